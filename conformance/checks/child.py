@@ -117,7 +117,7 @@ class Ended:
 
     @property
     def from_outside(self) -> bool:
-        """True if a signal killed the process that may come from outside of the run."""
+        """True if the process was killed by a signal that may come from outside of the run."""
         return self.status in FROM_OUTSIDE
 
     @property

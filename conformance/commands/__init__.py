@@ -25,7 +25,7 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 
 class Option(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """An option of a command, as described in ``options.toml``."""
+    """An option of a command, as ``options.toml`` describes it."""
 
     kind: str = "text"
     help: str | None = None
@@ -91,12 +91,12 @@ def globs_of(option: str, text: str | None) -> list[str]:
 
 
 def known_cell(text: str, planned: Iterable[CellKey] = ()) -> CellKey:
-    """Returns the cell that a text names in the notation of the reports: ``clause::op[dtype]`` or ``clause::case``,
-    with ``@variant`` at the end if the cell has a variant.
+    """Returns the cell that a text names in the notation of reports: ``clause::op[dtype]`` or ``clause::case``, with
+    ``@variant`` at the end if the cell has a variant.
 
     Raises ConformError with the most similar names if the clause, op, dtype or case is unknown. The name is first
-    compared with the ``planned`` cells and with the cells of the contract's levels. torch is imported only if the name
-    is in neither list.
+    looked up among the ``planned`` cells and the cells of the contract's levels. torch is imported only if the name is
+    in neither of these lists.
     """
     from conformance.contract import load
     from conformance.contract.levels import levels

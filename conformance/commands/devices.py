@@ -22,16 +22,14 @@ _SIGNS = {True: "yes", False: "no", None: "-"}
 
 
 class Probed(Answers, frozen=True, kw_only=True):
-    """The results of probing a device, and the capabilities for which the results differ from the device's
-    declaration."""
+    """The results of a probe, and the capabilities for which the probe and the device's declaration differ."""
 
     declared_and_absent: list[str]
     present_and_undeclared: list[str]
 
     @classmethod
     def of(cls, reply: Reply, declared: list[str]) -> Probed:
-        """Returns the results of a probe, together with the capabilities that only the probe or only the declaration
-        has."""
+        """Returns the results of a probe, with the capabilities that only the probe or only the declaration lists."""
         given = reply.capabilities
         absent = sorted(name for name in declared if given.get(name) is False)
         undeclared = sorted(name for name, works in given.items() if works and name not in declared)

@@ -26,11 +26,11 @@ _SHOWN = 4
 @click.argument("path")
 @options("kernels")
 def kernels(path: str, output: Path | None, as_json: bool, **given: Any) -> int:
-    """Judge kernels: functions, custom ops, overrides of aten ops, models of KernelBench.
+    """Judge kernels: functions, custom ops, overrides of aten ops, KernelBench models, FlashInfer-Bench solutions.
 
-    PATH is a file, a folder, or one kernel: FILE.py:FUNCTION with --as or --reference. Each kernel runs in a process of
-    its own; expected values are computed and compared in another. Exits 0 if all kernels are right, 1 if one is wrong, 2
-    if one could not be judged.
+    PATH is a file, a folder, or one kernel: FILE.py:FUNCTION with --as or --reference. Each kernel runs in its own
+    process; other processes compute the expected values and compare the results. Exits 0 if all kernels are right, 1 if
+    one is wrong, 2 if one could not be judged.
     """
     require_torch()
     from conformance.kernels.judge import judged
@@ -76,8 +76,8 @@ def _requests(
     no_speed: bool,
     no_guard_pages: bool,
 ) -> Iterator[tuple[Path, Any, list[Any]]]:
-    """Yields each file or folder with kernels, its format, and the requests for its kernels. Raises ConformError if there
-    are none."""
+    """Yields each file or folder with kernels, the module of its format, and the requests for its kernels. Raises
+    ConformError if no kernel is found."""
     from conformance.kernels import formats
     from conformance.kernels.formats import named_function
     from conformance.plan.selection import find_descriptor
@@ -112,8 +112,9 @@ def _requests(
         yield each, format_, requests
     if not some:
         raise formats.NoKernel(
-            f"{where}: found no kernel. Expected a module that overrides aten ops by torch.library, a file with Model and "
-            "ModelNew, a folder of BackendBench or FlashInfer-Bench, or FILE.py:FUNCTION with --as or --reference"
+            f"{where}: found no kernel. Expected a module that overrides aten ops with "
+            "torch.library, a file with Model and ModelNew, a folder of BackendBench or "
+            "FlashInfer-Bench, or FILE.py:FUNCTION with --as or --reference"
         )
 
 
@@ -156,11 +157,14 @@ def _short(text: str) -> str:
 
 
 def _speed(speed: Speed, replaces: str) -> str:
-    return f"{speed.kernel_us:,.1f} us a call, {replaces} {speed.replaced_us:,.1f} us ({speed.ratio:.2f} x), on {speed.call}"
+    return (
+        f"{speed.kernel_us:,.1f} us per call, {replaces} {speed.replaced_us:,.1f} us "
+        f"({speed.ratio:.2f} x), on {speed.call}"
+    )
 
 
 def _write_scripts(folder: Path, judgement: Judgement) -> dict[int, Path]:
-    """Writes the repro scripts of a kernel. Returns their paths by the number of the fault."""
+    """Writes the repro scripts of a kernel to a folder. Returns their paths by the index of the fault."""
     found = {}
     for place, fault in enumerate(judgement.faults):
         if fault.script:

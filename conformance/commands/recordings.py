@@ -50,12 +50,12 @@ def record(output: Path, values: bool, program: tuple[str, ...]) -> int:
     )
     for each in recording.header.lacks:
         click.echo(f"not recorded: {each}", err=True)
-    click.echo(f"judge them on a device: conform replay {output} --device NAME", err=True)
+    click.echo(f"to judge the calls on a device: conform replay {output} --device NAME", err=True)
     return done.returncode
 
 
 class Command:
-    """The command line of a Python program, in its parts."""
+    """The command line of a Python program, split into its parts."""
 
     def __init__(self, python: str, options: Sequence[str], program: Sequence[str]) -> None:
         self.python, self.options, self.program = python, options, program
@@ -66,7 +66,8 @@ _WITH_VALUE = ("-W", "-X", "--check-hash-based-pycs")
 
 
 def _command(program: Sequence[str]) -> Command:
-    """Returns the parts of a command line. Raises ConformError unless it begins with ``python`` and names a program."""
+    """Returns the parts of a command line. Raises ConformError if it does not begin with ``python`` or names no
+    program."""
     python, *rest = program
     if not os.path.basename(python).startswith("python"):
         raise ConformError(
@@ -88,6 +89,7 @@ def _command(program: Sequence[str]) -> Command:
 
 
 def _with_this_package(path: str | None) -> str:
-    """Returns a PYTHONPATH with the folder of this package at its end, because the program may run in another folder."""
+    """Returns the PYTHONPATH ``path`` with the folder of this package added at the end, because the program may run in
+    another folder."""
     own = str(Path(__file__).parents[2])
     return os.pathsep.join(filter(None, (path, own)))

@@ -87,11 +87,11 @@ def diff(before: Path, after: Path, as_json: bool, limit: int) -> int:
 @click.argument("shards", nargs=-1, required=True, type=PATH)
 @options("merge")
 def merge(shards: tuple[Path, ...], output: Path, junitxml: Path | None) -> int:
-    """Join the shards of one run into one run. SHARDS are their results folders.
+    """Merge the shards of one run into one run. SHARDS are their results folders.
 
     Shards with a different plan, torch, driver, device or manifest are refused (exit 4), and so are shards that
     disagree on a cell that both ran. Exits 0 if every planned cell has an outcome, 2 if not: the missing cells are
-    listed in missing.txt. `conform gate` then judges the joined run.
+    listed in missing.txt. `conform gate` then judges the merged run.
     """
     files = () if junitxml is None else (junitxml.absolute(),)
     check_folder(f"-o {output}", output, files)

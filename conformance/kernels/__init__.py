@@ -1,2 +1,2 @@
-"""Judges single kernels: a function, a custom op, or a module that overrides ops. The kernel runs in a process of its own,
-and the expected values are computed, and compared with its results, in other processes."""
+"""Judges single kernels: functions, custom ops, or modules that override ops. The kernel runs in its own process. Other
+processes compute the expected values and compare the kernel's results with them."""

@@ -1,6 +1,6 @@
-"""The files through which the processes of a judgement talk: the planned calls, their memory, and the answers of the
-kernel. The calls and the memory are written before the kernel's process starts, and its answers are read after it has
-ended."""
+"""The files through which the processes of a judgement exchange data: the planned calls, the memory of their tensors,
+and the kernel's answers. The calls and the memory are written before the kernel's process starts, and the answers are
+read after it has ended."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ _LENGTH: Final = struct.Struct("<QQ")
 
 
 class Region(msgspec.Struct, frozen=True):
-    """The memory of one storage: ``nbytes`` bytes that begin ``lead`` bytes after position ``at`` of the memory file.
-    From ``at`` on, ``mapped`` bytes (whole pages) are mapped."""
+    """The memory of one storage in the memory file. Whole pages, ``mapped`` bytes from position ``at``, are mapped into
+    the kernel's process. The storage is the ``nbytes`` bytes that begin ``lead`` bytes after ``at``."""
 
     at: int
     nbytes: int
@@ -35,7 +35,8 @@ class Region(msgspec.Struct, frozen=True):
 
 
 class View(msgspec.Struct, frozen=True):
-    """A tensor argument: the number of its storage among those of the call, its dtype, its geometry and its bits."""
+    """A tensor argument of a call: the number of its storage (among the storages of the call), its dtype, shape,
+    strides and offset, and its conjugate and negative bits."""
 
     storage: int
     dtype: str
@@ -47,10 +48,10 @@ class View(msgspec.Struct, frozen=True):
 
 
 class PlannedCall(msgspec.Struct, frozen=True):
-    """A call that the kernel is to get. ``arguments`` are the positional and keyword arguments as data, with numbers in
-    place of tensors. ``key`` identifies equal calls. ``held`` is True if the call gets the tensors of the call before,
-    whose memory holds other values. ``watched`` calls are not judged: while they run, the kernel's own calls are
-    recorded."""
+    """A call that the kernel's process must make. ``arguments`` are the positional and keyword arguments as data, with
+    numbers in place of tensors. ``key`` is the same for equal calls. If ``held`` is True, the call gets the same tensor
+    objects as the call before, with new values in their memory. ``watched`` calls are not judged; they are made to
+    record the ops that the kernel itself calls."""
 
     key: bytes
     arguments: Any
@@ -61,9 +62,10 @@ class PlannedCall(msgspec.Struct, frozen=True):
 
 
 class Output(msgspec.Struct, frozen=True):
-    """A tensor of a result. ``kind`` and ``device`` are its class and its device type. ``storage`` is the number of the
-    argument's storage in which its first element lies, at element ``offset`` of that storage; None for a tensor in
-    memory of its own. ``span`` bytes of its memory follow the answer's header, from its first element on."""
+    """A tensor in the result of a call. ``kind`` is its class and ``device`` its device type. If it lies in the storage
+    of an argument, ``storage`` is the number of that storage, and ``offset`` counts elements from its begin. Otherwise
+    ``storage`` is None, and ``span`` bytes of the tensor's memory, from its first element on, are stored after the
+    answer's header."""
 
     kind: str
     device: str
@@ -79,9 +81,10 @@ class Output(msgspec.Struct, frozen=True):
 
 
 class Answer(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What the kernel did with one call: the structure of its result with numbers in place of tensors, or the exception
-    that it raised, as (type, text). ``moved`` has the geometry of each argument that the call gave another one.
-    ``calls`` are the aten ops and functions of a watched call."""
+    """The outcome of one call of the kernel: the structure of its result, with numbers in place of tensors, or the type
+    and message of the exception that it raised. ``moved`` has the new shape, strides and offset of each argument that
+    the call restrided or resized. ``calls`` are the aten ops and functions that the kernel called, for a watched
+    call."""
 
     call: int
     result: Any = None
@@ -94,8 +97,9 @@ class Answer(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Loaded(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What the kernel's process reports beside the answers: why the kernel could not be loaded, the names of torch and of
-    Python that it replaced, and the results of further checks. ``timed`` has the arguments of the call that was timed."""
+    """What the kernel's process reports besides its answers: the error if the kernel could not be loaded, the names of
+    torch and Python that the kernel replaced, the results of opcheck, and the measured times. ``timed`` describes the
+    arguments of the call that was timed."""
 
     error: str = ""
     replaced: tuple[str, ...] = ()
@@ -106,7 +110,7 @@ class Loaded(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Refusal(msgspec.Struct, frozen=True):
-    """Why a request cannot be judged, and the exit code for that."""
+    """The reason why a request cannot be judged, and the exit code of the command in this case."""
 
     why: str
     exit_code: int
@@ -120,7 +124,8 @@ def write(path: Path, value: Any) -> None:
 
 
 def read(path: Path, kind: Any) -> Any:
-    """Returns the content of a file as ``kind``. Raises ConformError if the kernel's process left a damaged file."""
+    """Returns the content of a file, decoded as the type ``kind``. Raises ConformError if the kernel's process damaged
+    the file."""
     try:
         return msgspec.msgpack.decode(path.read_bytes(), type=kind)
     except (OSError, msgspec.DecodeError) as error:
@@ -134,8 +139,8 @@ def packed(answer: Answer, blobs: list[bytes]) -> bytes:
 
 
 def answers_in(path: Path) -> Iterator[tuple[Answer, memoryview]]:
-    """Yields each answer of an answers file with the bytes of its outputs. A last record that is not whole, because the
-    process ended while it wrote, is left out."""
+    """Yields each answer in an answers file, with the bytes of its outputs. If the process ended while it wrote the
+    last answer, the incomplete answer is skipped."""
     data = memoryview(path.read_bytes() if path.exists() else b"")
     decoder = msgspec.msgpack.Decoder(Answer)
     while len(data) >= _LENGTH.size:

@@ -1,4 +1,5 @@
-"""The checks of a kernel: those of the frame that apply to it, and those of kernels alone."""
+"""Selects the checks that are made of a kernel: the checks of ops that apply to kernels, and checks that exist only for
+kernels."""
 
 from __future__ import annotations
 
@@ -31,7 +32,7 @@ _PAGED = 12
 
 
 def checks_of(request: Request, marks: Marks) -> tuple[OpCheck, ...]:
-    """Returns the checks that are made of a kernel, those that apply."""
+    """Returns the checks that are made of the kernel of a request."""
 
     def check_stale_results(ctx: OpContext) -> None:
         with Spreading(marks):
@@ -54,7 +55,7 @@ def checks_of(request: Request, marks: Marks) -> tuple[OpCheck, ...]:
 def clauses_of(
     checks: tuple[OpCheck, ...], traits: Traits, known: Exceptions, names: tuple[str, ...]
 ) -> Iterator[str]:
-    """Yields the clauses that apply to a kernel."""
+    """Yields the clauses of the checks that apply to an op with these traits and names."""
     for check in checks:
         excluded = (
             known.excluded(check.clause, name, traits.dtype, fake_only=False) for name in names
@@ -64,8 +65,8 @@ def clauses_of(
 
 
 def guard_pages(ctx: OpContext) -> None:
-    """Call the kernel on tensors that end right before an inaccessible page, and on tensors that begin right after
-    one."""
+    """Call the kernel on tensors that end right before an inaccessible page, and on tensors that begin right after such
+    a page."""
     with ctx.running(GUARD_PAGES):
         for sample in _paged_samples(ctx):
             for made in (BeforePage, AfterPage):
@@ -83,8 +84,8 @@ def guard_pages(ctx: OpContext) -> None:
 
 
 def _paged_samples(ctx: OpContext) -> list[Sample]:
-    """Returns the samples with elements, those first whose tensors have the most different remainders of a vectorised
-    loop."""
+    """Returns samples whose tensors all have elements, at most one for each combination of element counts modulo 16,
+    because vectorised loops treat the last elements separately."""
     fitting = [
         each
         for each in ctx.common
@@ -97,15 +98,15 @@ def _paged_samples(ctx: OpContext) -> list[Sample]:
 
 
 def judge_guard_pages(evidence: Evidence, reference: ReferenceParts) -> Found:
-    """Check that the call neither ends the process nor returns wrong values, although the memory right before and after
-    each tensor is inaccessible. Other wrong values are judged by layout.values."""
+    """Check that the call does not end the process although the memory right before or right after each tensor is
+    inaccessible. Wrong values are not reported here, because layout.values reports them."""
     raised = evidence.raised
     if raised is not None and type(raised).__name__ == "CallEnded":
         yield Wrong(
             "ended",
             "no access to memory outside of the tensors",
             str(raised),
-            "tensors beside an inaccessible page",
+            "tensors next to an inaccessible page",
         )
         return
     for _ in judge_values(evidence, reference):

@@ -15,14 +15,15 @@ from opinfo.torch_private import key_of
 
 
 class Found(msgspec.Struct, frozen=True):
-    """The overloads that a module overrides for the device, or why it could not be imported."""
+    """The overloads that a module overrides for the device, or the error if the module could not be imported."""
 
     targets: tuple[str, ...] = ()
     error: str = ""
 
 
 def main(folder: str) -> None:
-    """Imports the module of the request in a folder, and writes the ops that it overrides."""
+    """Imports the module that the request in a folder names, and writes the ops that the module overrides to a file in
+    this folder."""
     path = Path(folder)
     request = msgspec.json.decode((path / REQUEST).read_bytes(), type=Request)
     device = open_device(find(request.device, request.descriptor))

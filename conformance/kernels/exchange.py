@@ -1,9 +1,10 @@
-"""The kernel as the judge's process sees it: a function whose calls are planned in one pass and answered in the next.
+"""Stands for the kernel in the judge's process: a function whose calls are first only recorded, and later answered from
+the results of the kernel's process.
 
-In the first pass, a call returns the reference's result, and is written down. The kernel's process then makes all calls
-that were written down, and ends. In the second pass the same checks make the same calls, which are now answered with
-what the kernel returned. If the checks make other calls than in the first pass, because a result was wrong, these calls
-are made in a further round.
+In the first round, a call returns the result of the reference and is written to a list. The kernel's process then makes
+all calls of the list, and ends. In the next round, the same checks make the same calls, which now return the kernel's
+results. If the checks then make calls that are not in the list, because a result was wrong, these calls are made in a
+further round.
 """
 
 from __future__ import annotations
@@ -40,21 +41,21 @@ _ALIGNED = 64
 
 
 class CallEnded(RuntimeError):
-    """The exception that stands for a call which ended the kernel's process, or did not return."""
+    """Raised for a call that ended the kernel's process or did not return."""
 
 
 class NotMade(RuntimeError):
-    """The exception that stands for a call which was not made, because earlier calls had ended the process too often."""
+    """Raised for a call that was not made, because earlier calls had ended the kernel's process too often."""
 
 
 class NotAPlainTensor(TypeError):
-    """The exception that stands for a result which holds something other than plain tensors of the device."""
+    """Raised for a result that contains anything other than plain tensors of the device."""
 
 
 @dataclass
 class Given:
-    """An answer of the kernel, the bytes of its outputs, and the bytes that the call left in the storages of its
-    arguments."""
+    """The kernel's answer to a planned call, with the bytes of its outputs and the file that has the bytes of its
+    arguments' storages after the call."""
 
     answer: Answer
     blobs: memoryview
@@ -62,7 +63,7 @@ class Given:
     memory: Path
 
     def left(self, number: int) -> bytes:
-        """Returns the bytes that the call left in a storage."""
+        """Returns the bytes of one of the call's storages after the call."""
         region = self.call.storages[number]
         with self.memory.open("rb") as file:
             file.seek(region.at + region.lead)
@@ -71,7 +72,8 @@ class Given:
 
 @dataclass
 class Exchange:
-    """The kernel's calls: those that were planned, those that were answered, and those that are still missing."""
+    """The calls of a kernel: answers from earlier rounds, and calls that are planned for the next round because they
+    have no answer yet."""
 
     reference: Callable[..., Any]
     torch_type: str
@@ -87,7 +89,8 @@ class Exchange:
     _before: tuple[list[int], list[View]] | None = None  # storages and views of the call before
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Answers a call: by the kernel if an argument is a tensor of the device, otherwise by the reference."""
+        """Makes a call. If an argument is a tensor of the device, returns the kernel's answer or, if there is none yet,
+        plans the call. Otherwise returns the reference's result."""
         call = Arguments(args, kwargs)
         if not any(map(self.marks.has, call.tensors)):
             return self.reference(*args, **kwargs)
@@ -132,7 +135,8 @@ class Exchange:
         return region
 
     def watch(self, most: int) -> None:
-        """Plans up to ``most`` calls once more, in which the kernel's own calls are recorded."""
+        """Plans up to ``most`` of the planned calls a second time, as watched calls: the ops that the kernel itself
+        calls are recorded."""
         sized = [
             each
             for each in self.planned
@@ -146,7 +150,7 @@ class Exchange:
             )
 
     def save(self, folder: Path) -> None:
-        """Writes the planned calls and their memory into a folder."""
+        """Writes the planned calls, and the memory of their tensors, to a folder."""
         write(folder / CALLS, self.planned)
         with (folder / MEMORY).open("wb") as file:
             file.truncate(max(self._end, PAGE))
@@ -158,7 +162,8 @@ class Exchange:
     def learn(
         self, calls: Sequence[PlannedCall], answers: Iterable[Given]
     ) -> list[tuple[str, ...]]:
-        """Takes the answers to planned calls. Returns what the kernel called in the watched calls."""
+        """Stores the answers to planned calls. Returns, for each watched call, the names of the ops and functions that
+        the kernel called."""
         by_number: dict[int, Given] = {}
         for each in answers:
             if each.answer.late:
@@ -194,8 +199,8 @@ class Exchange:
         return read_value(answer.result, ARGUMENTS, lambda n: outputs[n])
 
     def _exception(self, call: Arguments, name: str, text: str) -> Exception:
-        """Returns an exception like the kernel's. A kernel may refuse what its reference refuses in the same layout, as ops do
-        that expect contiguous inputs."""
+        """Returns the exception to raise for an exception of the kernel. If the reference raises for the same
+        arguments, this is NotImplementedError, because a kernel may refuse inputs that its reference also refuses."""
         if name == NotImplementedError.__name__:
             return NotImplementedError(text)
         values = [_like(each) for each in call.tensors]
@@ -203,7 +208,7 @@ class Exchange:
         try:
             self.reference(*args, **dict(kwargs))
         except Exception:
-            return NotImplementedError(f"refused by the reference, too: {text}")
+            return NotImplementedError(f"refused by the reference as well: {text}")
         kind = type(name, (RuntimeError,), {})
         made: Exception = kind(text)
         return made
@@ -224,7 +229,7 @@ class Exchange:
     def _refuse(self, what: str) -> Any:
         if what not in self.not_plain:
             self.not_plain.append(what)
-        raise NotAPlainTensor(f"the result holds {what}; expected a torch.Tensor on the device")
+        raise NotAPlainTensor(f"the result contains {what}; expected a torch.Tensor on the device")
 
 
 #: The mark of a call that was not made.
@@ -250,7 +255,7 @@ def _key(arguments: Any, views: list[View], contents: list[bytes], edges: list[s
 
 
 def _like(tensor: torch.Tensor) -> torch.Tensor:
-    """Returns a copy of a tensor in the same layout, in a storage of its own."""
+    """Returns a copy of a tensor with the same shape, strides and offset, in a new storage."""
     storage = tensor.untyped_storage().clone()
     made = torch.empty(0, dtype=tensor.dtype)
     return made.set_(storage, tensor.storage_offset(), tensor.shape, tensor.stride())

@@ -1,5 +1,5 @@
-"""Memory with an inaccessible page right after its last byte, or right before its first, so that a read or a write
-outside of a tensor ends the process. Repro scripts contain copies of the functions."""
+"""Allocates memory with an inaccessible page right after its last byte or right before its first byte, so that an
+access outside of a tensor ends the process. Repro scripts contain copies of these functions."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PAGED: dict[int, str] = {}
 def map_memory(
     address: int | None, nbytes: int, protection: int, flags: int, file: int = -1, at: int = 0
 ) -> int:
-    """Maps memory with mmap(2) and returns its address. Raises OSError."""
+    """Maps memory with mmap(2) and returns its address. Raises OSError if mmap fails."""
     libc = ctypes.CDLL(None, use_errno=True)
     call = libc.mmap
     call.restype = ctypes.c_void_p
@@ -39,8 +39,8 @@ def map_memory(
 
 
 def paged(values: torch.Tensor, edge: str) -> torch.Tensor:
-    """Returns a copy of a uint8 tensor on the CPU in memory that has an inaccessible page right after its last byte
-    (``edge="after"``) or right before its first byte ("before")."""
+    """Returns a copy of a uint8 CPU tensor, with an inaccessible page right after its last byte (``edge="after"``) or
+    right before its first byte (``edge="before"``)."""
     nbytes = values.numel()
     if not nbytes:
         return values.clone()
@@ -57,7 +57,7 @@ def paged(values: torch.Tensor, edge: str) -> torch.Tensor:
 
 
 class Mapping:
-    """Mapped memory, which is unmapped when the object is freed."""
+    """Mapped memory, which is unmapped when this object is freed."""
 
     def __init__(self, start: int, nbytes: int, address: int) -> None:
         self.start, self.nbytes, self.address = start, nbytes, address
@@ -71,7 +71,8 @@ class Mapping:
 
 
 class _AtPage(Guarded):
-    """A tensor in memory next to an inaccessible page. No known bytes lie around the tensor."""
+    """A tensor whose memory lies next to an inaccessible page. Unlike other guarded tensors, it has no known bytes
+    around it."""
 
     __slots__ = ()
     edge = "after"

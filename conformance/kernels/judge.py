@@ -1,4 +1,4 @@
-"""The function ``judge``: judges one kernel, in other processes."""
+"""Judges one kernel in other processes."""
 
 from __future__ import annotations
 
@@ -66,23 +66,25 @@ def judge(
     guard_pages: bool = True,
     speed: bool = False,
 ) -> Judgement:
-    """Judges a kernel, and returns its judgement. Nothing is printed, and nothing of this process is changed.
+    """Judges a kernel and returns its judgement. Prints nothing, and changes nothing in this process.
 
-    ``function`` is defined at the top of a Python file, since another process imports it. ``replaces`` is the op that it
-    stands for: an overload such as "aten::softmax.int", or the id of an op in torch's database, such as "softmax".
-    Without it, ``reference`` is a function that computes the right results on the CPU, and ``samples`` a function that
-    yields arguments, as tuples or as pairs (args, kwargs).
+    ``function`` must be defined at module level of a Python file, because another process imports it. ``replaces`` is
+    the op that the kernel replaces: an overload such as "aten::softmax.int", or the id of an op in torch's op database,
+    such as "softmax". Without ``replaces``, ``reference`` must be a function that computes the right results on the
+    CPU, and ``samples`` a function that yields arguments: tuples, or pairs (args, kwargs).
 
-    The kernel is called in each of the ``dtypes`` on ``device``, the name of a device of the suite. A call may take
-    ``seconds``. ``strides`` says whether the results must have the strides of the op's results; by default, they must if
-    the kernel replaces an op. With ``layouts=False``, all inputs are contiguous; with ``shapes=False``, no other shapes
-    are made from the samples. ``guard_pages`` adds calls on memory beside inaccessible pages. ``speed`` measures a right
-    kernel.
+    The kernel is called in each of the ``dtypes`` on ``device``, the name of one of the suite's devices. Each call may
+    take ``seconds``. If ``strides`` is True, the strides of the results must be those of the op's results; the default
+    is True for a kernel that replaces an op. With ``layouts=False``, all inputs are contiguous. With ``shapes=False``,
+    no samples of other shapes are added to the given ones. ``guard_pages`` adds calls with tensors next to inaccessible
+    pages. ``speed`` measures the time of a right kernel.
 
-    Raises ConformError for a wrong use: an op that torch lacks, or a function that cannot be imported.
+    Raises ConformError if torch does not have the op, or if the function cannot be imported by another process.
     """
     if bool(replaces) == (reference is not None):
-        raise ConformError("expected either an op that the kernel replaces or a reference")
+        raise ConformError(
+            "expected either replaces=, the op that the kernel replaces, or reference="
+        )
     request = Request(
         kernel=Source.of(function),
         form=CUSTOM_OP if hasattr(function, "_opoverload") else FUNCTION,
@@ -102,7 +104,7 @@ def judge(
 
 
 def judged(request: Request) -> Judgement:
-    """Judges the kernel of a request. Raises ConformError."""
+    """Judges the kernel of a request. Raises ConformError if it cannot be judged."""
     began = time.monotonic()
     with _lock:
         server = zygote()
@@ -116,8 +118,8 @@ def judged(request: Request) -> Judgement:
 
 
 def overrides_of(source: Source, wanted: Any) -> tuple[str, ...]:
-    """Returns the aten overloads that a module overrides for a device, such as "aten::softmax.int". ``wanted`` has the
-    device. Raises ConformError if the module cannot be imported."""
+    """Returns the aten overloads that a module overrides for a device, such as "aten::softmax.int". The device is that
+    of ``wanted``. Raises ConformError if the module cannot be imported."""
     request = Request(kernel=source, device=wanted.device, descriptor=wanted.descriptor)
     with _lock:
         server = zygote()
@@ -127,12 +129,12 @@ def overrides_of(source: Source, wanted: Any) -> tuple[str, ...]:
             target = "conformance.kernels.discovery:main"
             ended = server.run(target, [str(folder)], folder / "printed.txt", _is_slow)
             if not ended.well:
-                raise NotLoadable(f"{source.path}: the process that imports it {ended}")
+                raise NotLoadable(f"{source.path}: the process that imports the file {ended}")
             found = read(folder / VERDICT, Found)
         finally:
             shutil.rmtree(folder, ignore_errors=True)
     if found.error:
-        raise NotLoadable(f"{source.path}: importing it raised {found.error}")
+        raise NotLoadable(f"{source.path}: importing the file raised {found.error}")
     return tuple(found.targets)
 
 
@@ -141,7 +143,7 @@ def _is_slow(seconds: float) -> str:
 
 
 class CannotJudge(ConformError):
-    """The error for a request that cannot be judged: an unknown op, or no samples."""
+    """The error for a request that cannot be judged, for example because the op is unknown or there are no samples."""
 
     def __init__(self, refusal: Refusal) -> None:
         super().__init__(refusal.why)
@@ -149,7 +151,8 @@ class CannotJudge(ConformError):
 
 
 class _Rounds:
-    """The processes of one judgement, in turn: planning, the kernel's, judging."""
+    """Runs the processes of one judgement in turn: the judge's process plans calls, the kernel's process makes them,
+    and the judge's process compares the results or plans further calls."""
 
     def __init__(self, request: Request, folder: Path, server: Zygote) -> None:
         self.request, self.folder, self.server = request, folder, server
@@ -163,12 +166,13 @@ class _Rounds:
                 raise CannotJudge(read(self.folder / REFUSAL, Refusal))
             self._kernel(self.folder / f"round-{number}")
         raise ConformError(
-            f"{self.request.kernel.name}: the checks made new calls in each of {_ROUNDS} rounds"
+            f"{self.request.kernel.name}: expected the checks to end after {_ROUNDS} rounds of "
+            "calls; each round made new calls"
         )
 
     def _with_working_scripts(self, found: Judgement) -> Judgement:
-        """Returns a judgement without the repro scripts that pass: a fault that follows from earlier calls does not show in
-        one call alone."""
+        """Returns a judgement without the repro scripts that pass. A script makes a single call, so it passes if the
+        kernel is wrong only after earlier calls."""
         faults = []
         for fault in found.faults:
             ends = fault.failure is not None and fault.failure.kind is Kind.ENDED
@@ -179,7 +183,8 @@ class _Rounds:
                 ended = self.server.run(target, [str(path)], self.folder / "script.txt", _is_slow)
                 if ended.well:
                     message = (
-                        f"{fault.message} (only after earlier calls: this call alone is right)"
+                        f"{fault.message} (only after earlier calls: this call alone gives the "
+                        "right result)"
                     )
                     fault = msgspec.structs.replace(fault, script="", message=message)
             faults.append(fault)
@@ -190,12 +195,15 @@ class _Rounds:
         target = "conformance.kernels.judging:main"
         ended = self.server.run(target, given, self.folder / f"judging-{number}.txt", _is_slow)
         if not ended.well:
-            raise ConformError(f"the process that judges {ended}")
+            raise ConformError(f"the process that judges the kernel {ended}")
 
     def _kernel(self, folder: Path) -> None:
-        """Has the kernel make the calls of a round. A call that ends the process, or does not return, costs that call.
+        """Runs the kernel's process until all calls of a round are made. If a call ends the process or does not return,
+        a new process continues with the next call.
 
-        The kernel could change every file of the round. Those that the judge wrote are therefore written again."""
+        The kernel could change every file of the round. The files that the judge had written are therefore written
+        again.
+        """
         (folder / REQUEST).write_bytes(msgspec.json.encode(self.request))
         planned = (folder / CALLS).read_bytes()
         try:
@@ -243,7 +251,7 @@ class _Rounds:
 
 
 def run_script(path: str) -> None:
-    """Runs a repro script in this process, which ends with the script's status."""
+    """Runs a repro script in this process, and ends the process with the script's exit status."""
     status = 0
     try:
         runpy.run_path(path, run_name="__main__")
@@ -259,7 +267,7 @@ def _how(ended: Ended, seconds: float) -> str:
 
 
 def _step(folder: Path) -> int:
-    """Returns the number of the step that a kernel's process has begun: 0 for loading, n for its call n - 1."""
+    """Returns the step that a kernel's process began last: 0 while it loads the kernel, n for call n - 1."""
     try:
         return int((folder / PROGRESS).read_bytes()[:STEP_BYTES])
     except (OSError, ValueError):  # not yet written, or overwritten by the kernel
@@ -267,7 +275,7 @@ def _step(folder: Path) -> int:
 
 
 def process_count() -> int:
-    """Returns the number of live children of this process's zygote, for tests."""
+    """Returns the number of live child processes of this process's zygote. Used by tests."""
     server = zygote()
     path = Path(f"/proc/{server.process.pid}/task/{server.process.pid}/children")
     return len(path.read_text().split()) if os.path.exists(path) else 0

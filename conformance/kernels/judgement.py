@@ -1,4 +1,4 @@
-"""The structs of a judged kernel: its faults, the checks that were made, its speed, and the verdict."""
+"""The results of judging a kernel as data: its faults, the checks that were made, its speed, and the verdict."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from devices.failure import Failure, Word
 
 
 class Verdict(Word):
-    """The verdict on a kernel. A kernel for which nothing could be checked is not judged, which is not a pass."""
+    """The verdict on a kernel. If nothing could be checked, the verdict is "not judged", which is not a pass."""
 
     RIGHT = "right"
     WRONG = "wrong"
@@ -19,9 +19,10 @@ class Verdict(Word):
 class Fault(msgspec.Struct, frozen=True, omit_defaults=True):
     """One way in which a kernel is wrong.
 
-    ``check`` is a clause of the contract, such as ``layout.values``, or a check of kernels alone, such as
-    ``kernel.guard_pages``. ``failure`` describes the smallest failing call; it is None for a fault that belongs to no
-    call. ``failed`` of ``checks`` comparisons failed. ``script`` is the text of a repro script; empty if there is none.
+    ``check`` is a clause of the contract, such as ``layout.values``, or a check that exists only for kernels, such as
+    ``kernel.guard_pages``. ``failure`` describes the smallest failing call; it is None if the fault is not about a
+    single call. Of ``checks`` comparisons, ``failed`` failed. ``script`` is the source of a repro script; it is empty
+    if there is none.
     """
 
     check: str
@@ -35,7 +36,7 @@ class Fault(msgspec.Struct, frozen=True, omit_defaults=True):
 
 class CheckResult(msgspec.Struct, frozen=True, omit_defaults=True):
     """The outcome of one check in one dtype, with the number of comparisons. ``note`` is the reason for an outcome that
-    is neither a pass nor a failure."""
+    is neither pass nor fail."""
 
     check: str
     dtype: str
@@ -45,7 +46,7 @@ class CheckResult(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Speed(msgspec.Struct, frozen=True):
-    """The median times of a call, in microseconds, of the kernel and of the op that it replaces, on the same inputs.
+    """The median times of one call of the kernel and of the op that it replaces, in microseconds, on the same inputs.
     ``call`` describes the inputs."""
 
     kernel_us: float
@@ -54,15 +55,15 @@ class Speed(msgspec.Struct, frozen=True):
 
     @property
     def ratio(self) -> float:
-        """The time of the replaced op divided by the time of the kernel: above 1, the kernel is faster."""
+        """The time of the replaced op divided by the time of the kernel. If it is above 1, the kernel is faster."""
         return self.replaced_us / self.kernel_us
 
 
 class Judgement(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The verdict on one kernel.
+    """The judgement of one kernel.
 
-    ``kernel`` and ``replaces`` are names. ``calls`` is the number of calls that the kernel got. ``notes`` are remarks that
-    do not make the kernel wrong. ``why`` says why a kernel was not judged. ``speed`` is set only for a right kernel.
+    ``kernel`` and ``replaces`` are names. ``calls`` is the number of calls of the kernel. ``notes`` are remarks that do
+    not affect the verdict. ``why`` is the reason why a kernel was not judged. ``speed`` is set only for a right kernel.
     """
 
     kernel: str
@@ -84,12 +85,13 @@ class Judgement(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def smallest(self) -> Fault | None:
-        """The fault to show first: one with a repro script, of the fewest elements; None for a kernel without faults."""
+        """The fault to show first, or None if there are no faults. Faults with a repro script come first, then those
+        whose failing call has the fewest elements."""
         return min(self.faults, key=lambda each: (not each.script, _elements(each)), default=None)
 
     @property
     def comparisons(self) -> int:
-        """The number of comparisons of all checks."""
+        """The number of comparisons that all checks made."""
         return sum(each.checks for each in self.results)
 
 

@@ -1,4 +1,5 @@
-"""The process that judges a kernel: plans its calls, and judges what it returned. The kernel's code never runs here."""
+"""The main function of the process that judges a kernel: it plans the kernel's calls and compares the results. The
+kernel's code never runs in this process."""
 
 from __future__ import annotations
 
@@ -55,9 +56,9 @@ LOAD, OPCHECK = "kernel.load", "kernel.opcheck"
 
 
 def main(folder: str, number: str) -> None:
-    """Makes the checks of the request in a folder with the answers of the rounds before ``number``. If the checks make
-    calls that have no answer, writes these calls as the round ``number``; otherwise writes the judgement. For a request
-    that cannot be judged, writes the reason."""
+    """Makes the checks of the request in a folder, with the kernel's answers from the rounds before ``number``. If the
+    checks make calls that have no answer yet, writes these calls as round ``number``; otherwise writes the judgement.
+    If the request cannot be judged, writes the reason."""
     limit_threads()
     path = Path(folder)
     tempfile.tempdir = folder  # the supervisor removes it
@@ -73,12 +74,12 @@ def main(folder: str, number: str) -> None:
 
 
 def round_folder(folder: Path, number: int) -> Path:
-    """Returns the folder of a round, which has the calls, their memory and the answers."""
+    """Returns the folder of a round, which contains the calls, their memory and the answers."""
     return folder / f"round-{number}"
 
 
 class Judge:
-    """The checks of one kernel, and what they found."""
+    """Makes the checks of one kernel and collects its faults."""
 
     def __init__(self, request: Request, folder: Path, number: int) -> None:
         self.request, self.folder, self.number = request, folder, number
@@ -198,7 +199,8 @@ class Judge:
         self.faults.append(fault)
 
     def _script(self, shown: Failed, failure: Failure) -> tuple[str, str]:
-        """Returns the repro script of a failure, and a note if there is none."""
+        """Returns the repro script of a failure and an empty string; or an empty string and, if the script could not be
+        written, the reason."""
         if shown.repro is None:
             return "", ""
         try:
@@ -222,17 +224,14 @@ class Judge:
         watched: list[tuple[str, ...]],
     ) -> None:
         if exchange.not_plain:
-            expected = f"expected plain torch.Tensor objects on {exchange.torch_type}"
-            self.faults.insert(
-                0, Fault(RESULT, f"{expected}, found {', '.join(exchange.not_plain)}")
-            )
+            kinds = ", ".join(exchange.not_plain)
+            message = f"expected plain torch.Tensor objects on {exchange.torch_type}, found {kinds}"
+            self.faults.insert(0, Fault(RESULT, message))
         if exchange.late:
-            message = "expected the result of a call to stay unchanged, found other bytes in it after a later call"
+            message = "the result of a call changed during a later call"
             self.faults.append(Fault(KEPT, message, failed=exchange.late, checks=self.calls))
         for name in dict.fromkeys(n for each in self.loaded for n in each.replaced):
-            self.faults.append(
-                Fault(STATE, f"expected {name} to stay in place; the kernel replaced it")
-            )
+            self.faults.append(Fault(STATE, f"the kernel replaced {name}"))
         for name, result in (self.loaded[0].opcheck if self.loaded else {}).items():
             if result != "SUCCESS":
                 self.faults.append(Fault(OPCHECK, f"{name}: {result}"))
@@ -241,7 +240,8 @@ class Judge:
     def _delegates(
         self, base: Subject, samples: list[Sample], watched: list[tuple[str, ...]]
     ) -> None:
-        """Looks for calls of the op that the kernel replaces, or of its reference."""
+        """Adds a fault if the kernel computes nothing itself, because each watched call only calls the op that the
+        kernel replaces, or its reference. Adds a note if some watched calls do."""
         if self.request.form not in ("function", "kernelbench"):
             return  # the dispatcher hides what a registered kernel calls
         own = own_ops(base, samples) if self.request.target else frozenset()
@@ -255,13 +255,14 @@ class Judge:
             return
         name = self.request.replaces if used == ["reference"] else ", ".join(used)
         if all(calling):
-            message = f"expected a result that the kernel computes; every call that was watched passes on to {name}"
+            message = (
+                "the kernel does not compute its result itself: it calls "
+                f"{name} in each watched call"
+            )
             self.faults.append(Fault(DELEGATES, message, failed=len(calling), checks=len(calling)))
         else:
             count = sum(map(bool, calling))
-            self.notes.append(
-                f"{count} of {len(calling)} calls that were watched pass on to {name}"
-            )
+            self.notes.append(f"the kernel calls {name} in {count} of {len(calling)} watched calls")
 
     # -- the verdict
 
@@ -300,7 +301,8 @@ class Judge:
 
 
 def _ended(failure: Failure) -> Failure:
-    """Returns the failure of a call that ended the kernel's process, with what ended it."""
+    """Returns a failure of a call that ended the kernel's process with the reason of the end in place of the exception;
+    any other failure as it is."""
     if failure.raises != "CallEnded":
         return failure
     return msgspec.structs.replace(
@@ -329,8 +331,8 @@ class _Ops(TorchDispatchMode):
 
 
 def own_ops(base: Subject, samples: list[Sample]) -> frozenset[str]:
-    """Returns the aten op that does all the work of a reference: the only one that it calls apart from views. Empty for a
-    reference that calls several."""
+    """Returns the aten op that does all the work of a reference: the only op that it calls, not counting views. Returns
+    an empty set if the reference calls several ops."""
     used: set[frozenset[str]] = set()
     for sample in _with_elements(samples):
         args, kwargs = sample.call.bind([each.clone() for each in sample.tensors])

@@ -1,5 +1,5 @@
-"""The process of a kernel: loads it, makes the planned calls, and writes what each call returned. The process never has
-an expected value."""
+"""The main function of the kernel's process: it loads the kernel, makes the planned calls, and writes the results. The
+process never has an expected value."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ _FILLS = (0x00, 0x5B, 0x7F)
 
 
 def main(folder: str, first: str) -> None:
-    """Loads the kernel of the request in a folder and makes its calls, from number ``first`` on."""
+    """Loads the kernel of the request in a folder, and makes its calls, beginning with number ``first``."""
     tempfile.tempdir = folder  # removed after the judgement
     Process(Path(folder)).run(int(first))
 
@@ -104,7 +104,8 @@ class Process:
         self._step(len(self.calls) + 2)
 
     def _extras(self, kernel: Callable[..., Any], replaced: tuple[str, ...]) -> None:
-        """Runs opcheck for a custom op, and measures the times of the kernel and of the op that it replaces."""
+        """Runs opcheck if the kernel is a custom op, and measures the times of the kernel and of the op that it
+        replaces."""
         found = Loaded(replaced=replaced)
         number = self._largest()
         if number is None:
@@ -189,7 +190,7 @@ class Process:
         self.last = (number, own)
 
     def _reference_code(self) -> CodeType | None:
-        """Returns the code of the reference; None for a reference that is no Python function."""
+        """Returns the code object of the reference; None if the reference is not a Python function."""
         source = self.request.reference
         return None if source is None else getattr(source.load(), "__code__", None)
 
@@ -203,7 +204,7 @@ class Process:
             _close(file)
 
     def _check_last(self) -> None:
-        """Reports a result of the call before that has changed since."""
+        """Reports if a result of the last call has changed since the call returned."""
         if self.last is None:
             return
         number, own = self.last
@@ -257,8 +258,8 @@ class Process:
         return msgspec.structs.replace(out, span=span), blob
 
     def _storage_at(self, tensor: torch.Tensor) -> tuple[int | None, int]:
-        """Returns the number of the argument's storage in which a tensor lies, and its offset in elements; None for a
-        tensor in memory of its own."""
+        """Returns the number of the argument's storage in which a tensor lies, and the tensor's offset in elements.
+        Returns (None, 0) if the tensor has its own memory."""
         address = tensor.data_ptr()
         for number, base in enumerate(self.held[2] if self.held else ()):
             start = base.data_ptr()
@@ -297,8 +298,8 @@ class Process:
         return tensors
 
     def _slot(self, number: int) -> int:
-        """Returns the address at which the memory of a slot ends. An inaccessible page follows. The storages of all
-        calls with this number lie here, so that equal sizes have equal addresses."""
+        """Returns the address at which the memory of slot ``number`` ends; an inaccessible page follows. Storage
+        ``number`` of every call ends here, so that storages of equal size have equal addresses."""
         if number not in self.slots:
             start = map_memory(None, self.slot_size + PAGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS)
             self.slots[number] = start + self.slot_size
@@ -323,8 +324,8 @@ class Process:
         return _frombuffer(memory, dtype=torch.uint8)
 
     def _give_memory_back(self, call: PlannedCall) -> None:
-        """Copies what the call left in the storages of the device to the memory file. On the CPU, the kernel works in
-        the file's memory itself."""
+        """Copies the bytes of the call's storages from the device to the memory file. On the CPU nothing is copied,
+        because the kernel works in the file's memory."""
         if self.on_cpu or self.held is None:
             return
         for slot, (region, base) in enumerate(zip(call.storages, self.held[2])):
@@ -344,7 +345,7 @@ def _view(base: torch.Tensor, asked: View) -> torch.Tensor:
 
 
 def _plain(result: Any) -> Any:
-    """Returns a result with named tuples as plain tuples."""
+    """Returns a result in which named tuples are replaced by plain tuples."""
     if isinstance(result, tuple):
         return tuple(map(_plain, result))
     return [*map(_plain, result)] if type(result) is list else result
@@ -355,7 +356,7 @@ def _tensors(result: Any) -> list[torch.Tensor]:
 
 
 def _text(args: Any, kwargs: Any) -> str:
-    """Returns the arguments of a call in a line, with the dtype and shape of each tensor."""
+    """Returns the arguments of a call as one line, with the dtype and shape of each tensor."""
 
     def shown(tensor: torch.Tensor) -> Any:
         return f"{str(tensor.dtype)[6:]}{[*tensor.shape]}"

@@ -1,5 +1,5 @@
-"""Which tensors of the judge stand for tensors of the device. The judge runs the checks on the CPU, without the device; a
-call on tensors that are marked is answered by the kernel, and a call on other tensors by the reference."""
+"""Marks CPU tensors of the judge that stand for tensors of the device. The judge makes its checks on the CPU, without
+the device: a call on marked tensors is answered by the kernel, any other call by the reference."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ _SWEEP = 4096
 
 
 class Marks:
-    """The storages that stand for memory of the device. A weak reference to each keeps its identity from being used
-    again."""
+    """The storages that stand for memory of the device. A weak reference to each storage prevents its address from
+    being reused while it is marked."""
 
     def __init__(self) -> None:
         self._known: dict[int, StorageWeakRef] = {}
         self._next = _SWEEP
 
     def to_device(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Returns a marked copy of a tensor. Memory beside an inaccessible page is marked itself."""
+        """Returns a marked copy of a tensor. A tensor next to an inaccessible page is not copied, but marked itself."""
         if tensor.layout != torch.strided:
-            raise NotImplementedError("a kernel gets strided tensors only")
+            raise NotImplementedError("a kernel is called with strided tensors only")
         there = tensor if tensor.data_ptr() in PAGED else tensor.clone()
         self.mark(there)
         return there
@@ -46,8 +46,8 @@ class Marks:
 
 
 class Spreading(TorchDispatchMode):
-    """Marks the results of aten ops on marked tensors, and the tensors that such an op writes to, within the context. So a
-    copy that a check makes on the device is marked, too."""
+    """Marks, within the context, the results of aten ops on marked tensors, and the tensors that such an op writes to.
+    A copy that a check makes of a marked tensor is therefore marked, too."""
 
     def __init__(self, marks: Marks) -> None:
         super().__init__()  # type: ignore[no-untyped-call]

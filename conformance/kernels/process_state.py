@@ -1,4 +1,4 @@
-"""What a kernel changes in its process, and which ops and functions it calls itself."""
+"""Finds out what a kernel changes in its process, and which ops and functions it calls."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ _WATCHED: dict[str, Any] = {
 
 
 def fingerprint() -> dict[str, Any]:
-    """Returns the functions of torch and of Python that a kernel could replace to deceive a judge, and torch's global
-    settings, by name."""
+    """Returns, by name, the functions of torch and Python that a kernel could replace to deceive the judge, and torch's
+    global settings."""
     found: dict[str, Any] = {}
     for name, holder in _WATCHED.items():
         for attribute, value in list(vars(holder).items()):
@@ -46,7 +46,7 @@ def fingerprint() -> dict[str, Any]:
 
 
 def replaced_names(before: dict[str, Any]) -> list[str]:
-    """Returns the names that have another value than in an earlier fingerprint."""
+    """Returns the names whose value has changed since ``before``, an earlier fingerprint."""
     now = fingerprint()
     return [name for name, value in before.items() if not _same_value(now.get(name, value), value)]
 
@@ -69,8 +69,8 @@ class _Calls(TorchDispatchMode):
 
 @contextmanager
 def calls_seen(reference: CodeType | None = None) -> Iterator[list[str]]:
-    """Records the aten ops that are called within the context, such as "aten.mul.Tensor". A call of the function whose
-    code is ``reference`` is recorded as "reference"."""
+    """Yields a list to which the names of the aten ops that are called within the context are added, such as
+    "aten.mul.Tensor". A call of the function whose code is ``reference`` is added as "reference"."""
     seen: list[str] = []
 
     def profile(frame: Any, event: str, argument: Any) -> None:

@@ -1,5 +1,5 @@
-"""What is to be judged, as data: where the kernel and its reference are defined, what the kernel replaces, and how it
-is to be judged."""
+"""The request to judge a kernel, as data: where the kernel and its reference are defined, what the kernel replaces, and
+which checks are made."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ class NotLoadable(ConformError):
 
 
 class Source(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Where an object is defined: the path of a Python file and the object's name in it. ``module`` is the name by which
-    the file is imported; empty for a file that is loaded by its path."""
+    """The place where an object is defined: the path of a Python file and the object's name in the file. ``module`` is
+    the name under which the file is imported; it is empty if the file is loaded from its path."""
 
     path: str
     name: str
@@ -34,26 +34,28 @@ class Source(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @classmethod
     def of(cls, function: Callable[..., Any]) -> Source:
-        """Returns the place of a function or a custom op. Raises NotLoadable if another process cannot import it."""
+        """Returns the place where a function or custom op is defined. Raises NotLoadable if another process cannot
+        import it."""
         inner = getattr(function, "_init_fn", function)  # of a torch.library.CustomOpDef
         name, module = getattr(inner, "__qualname__", ""), getattr(inner, "__module__", "") or ""
         path = getattr(sys.modules.get(module), "__file__", None)
         if path is None or not all(map(str.isidentifier, name.split("."))):
             raise NotLoadable(
-                f"{name or function!r}: expected a function that is defined at the top of a Python file, because the "
-                "kernel runs in another process, which imports it"
+                f"{name or function!r}: expected a function that is defined at module level of "
+                "a Python file, because the kernel runs in another process, which imports the "
+                "function"
             )
         return cls(str(Path(path).resolve()), name, "" if module == "__main__" else module)
 
     def load(self) -> Any:
-        """Imports the file and returns the object. Raises whatever the file raises."""
+        """Imports the file and returns the object. Raises any exception that the file raises."""
         found: Any = self.load_module()
         for part in self.name.split(".") if self.name else ():
             found = getattr(found, part)
         return found
 
     def load_module(self) -> Any:
-        """Imports the file, once in a process, and returns the module."""
+        """Returns the module of the file, which is imported only once in a process."""
         if self.module:
             return importlib.import_module(self.module)
         name = f"conform_kernel_{abs(hash(self.path)):x}"
@@ -74,13 +76,13 @@ class Source(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Request(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """One kernel to be judged.
+    """The request to judge one kernel.
 
-    ``form`` says how the kernel is loaded. ``target`` is the op that it replaces: an aten overload such as
-    ``aten::softmax.int``, a packet such as ``aten::_softmax``, or the id of an op in torch's database; empty if there is a
-    ``reference``. ``samples`` is the place of a function that yields (args, kwargs). ``seconds`` limits each call.
-    ``strides`` says whether the strides of the results are judged; ``layouts`` whether inputs are laid out in other ways
-    than contiguous; ``shapes`` whether samples of other shapes are made from those that were given.
+    ``form`` says how the kernel is loaded. ``target`` is the op that the kernel replaces: an aten overload such as
+    ``aten::softmax.int``, an overload packet such as ``aten::_softmax``, or the id of an op in torch's op database; it
+    is empty if there is a ``reference``. ``samples`` is the place of a function that yields (args, kwargs). ``seconds``
+    is the time limit of each call. With ``strides``, the strides of the results are compared; with ``layouts``,
+    non-contiguous inputs are tried; with ``shapes``, samples of other shapes are added to the given ones.
     """
 
     kernel: Source
@@ -102,5 +104,5 @@ class Request(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
     @property
     def replaces(self) -> str:
-        """The name of what the kernel replaces: the op, or the reference."""
+        """The name of the op that the kernel replaces, or of its reference."""
         return self.target or (self.reference.name if self.reference else self.name)

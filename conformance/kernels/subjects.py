@@ -1,4 +1,4 @@
-"""The subject of a judgement: the kernel with its reference, and the samples on which it is judged."""
+"""The op or function that a kernel replaces, the kernel itself, and the samples on which it is judged."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class NoSamples(ConformError):
 
 
 class ReferenceSubject(Subject):
-    """A reference that is a Python function, with the samples that were given for it."""
+    """A reference function in Python, with the samples that were given for the kernel."""
 
     def __init__(self, request: Request) -> None:
         assert request.reference is not None
@@ -56,7 +56,8 @@ class ReferenceSubject(Subject):
     def raw_samples(self, dtype: torch.dtype) -> Iterator[Any]:
         if self.request.samples is None:
             raise NoSamples(
-                f"{self.id}: a kernel with a reference needs samples: a function that yields (args, kwargs)"
+                f"{self.id}: expected samples for a kernel with a reference, found none: "
+                "define a function that yields (args, kwargs)"
             )
         for given in forms.samples_of(self.request):
             args, kwargs = given if _is_pair(given) else (given, {})
@@ -80,7 +81,7 @@ def _in_dtype(value: Any, dtype: torch.dtype) -> Any:
 
 
 class KernelSubject(Subject):
-    """A kernel, with what is known of the op or the function that it replaces."""
+    """A kernel, with the properties of the op or function that it replaces."""
 
     def __init__(self, base: Subject, kernel: Function, request: Request) -> None:
         self.base, self.request = base, request
@@ -91,7 +92,7 @@ class KernelSubject(Subject):
 
     @property
     def runs_on_cpu(self) -> bool:
-        """True, because the judge answers a call on tensors of the CPU with the reference."""
+        """True, because calls on CPU tensors are answered by the reference and not by the kernel."""
         return True
 
     @property
@@ -140,7 +141,7 @@ class KernelSubject(Subject):
 
 
 def base_of(request: Request) -> Subject:
-    """Returns the op or the function that a kernel replaces. Raises ConformError if there is none."""
+    """Returns the op or function that a kernel replaces. Raises ConformError if torch does not have it."""
     if not request.target:
         return ReferenceSubject(request)
     overload = overload_named(request.target)
@@ -148,14 +149,14 @@ def base_of(request: Request) -> Subject:
 
 
 def samples_for(base: Subject, request: Request, dtype: str) -> list[Sample]:
-    """Returns the samples on which a kernel is judged in a dtype: those of a plan that the reference accepts, and samples
-    with the values of another sample in another order."""
+    """Returns the samples on which a kernel is judged in a dtype. They are the samples of the plan quick that the
+    reference accepts, and further samples in which the values of another sample are in another order."""
     found = [each for each in _planned(base, request, dtype) if _usable(base, each)]
     if not request.layouts:
         found = [replace(each, layouts=("contiguous",)) for each in found]
     found = [_thinned(each) for each in choose(found, _MOST)]
     if not found:
-        raise NoSamples(f"{base.id}: no sample in {dtype} that the reference accepts")
+        raise NoSamples(f"{base.id}: the reference accepts no sample in {dtype}")
     return [*found, *_reordered(base, found)]
 
 
@@ -182,8 +183,8 @@ def _planned(base: Subject, request: Request, dtype: str) -> Iterator[Sample]:
 
 
 def _of_the_kind(samples: list[Sample], drawn: list[Sample]) -> Iterator[Sample]:
-    """Yields the samples that differ from a given one in sizes and values only: a kernel need not take other ranks and
-    other arguments, although its reference takes them."""
+    """Yields the samples that differ from one of the given ones only in sizes and values. A kernel need not support
+    other numbers of dimensions or other arguments, even if its reference does."""
     kinds = {_kind(each) for each in drawn}
     return (each for each in samples if _kind(each) in kinds)
 
@@ -193,7 +194,8 @@ def _kind(sample: Sample) -> tuple[Any, ...]:
 
 
 def _declared(dtype: str) -> tuple[str, ...]:
-    """Returns the dtypes of tensors that a kernel may get beside those of the dtype: those of indices and masks."""
+    """Returns the dtypes that tensors of a kernel's arguments may have: the given dtype, and the dtypes of indices and
+    masks."""
     return (dtype, "int64", "bool")
 
 
@@ -217,8 +219,9 @@ def _thinned(sample: Sample) -> Sample:
 
 
 def _reordered(base: Subject, samples: list[Sample]) -> Iterator[Sample]:
-    """Yields samples whose first tensor has the values of another sample's in another order, but for the first and the
-    last: a kernel that recognises an input by its address, its shape, its ends or its sum takes it for the other."""
+    """Yields copies of samples whose first tensor has its values in another order, except the first and the last value.
+    A kernel that returns a stored result for inputs of the same address, shape, first and last value or sum gives a
+    wrong result for the copy."""
     fitting = (
         each
         for each in samples

@@ -1,5 +1,5 @@
-"""The ops that kernels replace: their functions by name, and calls of an aten overload that are made from the samples of
-torch's database."""
+"""Finds the op that a kernel replaces by its name, and the calls of an aten overload that the samples of torch's op
+database make."""
 
 from __future__ import annotations
 
@@ -22,14 +22,15 @@ _SOURCES, _OF_A_CALL = 3, 2
 
 
 class UnknownTarget(ConformError):
-    """The error for a name that is neither an aten op nor an op of torch's database."""
+    """The error for a name that is neither an aten op nor an op of torch's op database."""
 
     exit_code = 4
 
 
 def overload_named(target: str) -> Any:
-    """Returns the overload of a name such as ``aten::softmax.int`` or ``aten::_softmax``; None for other names. A
-    packet stands for its overload ``default``, or else for its first. Raises UnknownTarget for an op that aten lacks."""
+    """Returns the overload with a name such as ``aten::softmax.int`` or ``aten::_softmax``. A name without overload
+    stands for the overload ``default`` or, if there is none, for the first overload. Returns None if the name does not
+    begin with ``aten::``. Raises UnknownTarget if aten has no such op."""
     space, colons, name = target.partition("::")
     if not colons:
         return None
@@ -44,7 +45,7 @@ def overload_named(target: str) -> Any:
 
 
 def named_function(target: str) -> Callable[..., Any]:
-    """Returns the function of a target: an overload of aten, or the function of an op of torch's database."""
+    """Returns the function of a target: an aten overload, or the function of an op in torch's op database."""
     found = overload_named(target)
     if found is None:
         return subject_named(target).function
@@ -52,19 +53,20 @@ def named_function(target: str) -> Callable[..., Any]:
 
 
 def subject_named(target: str) -> Subject:
-    """Returns the op of torch's database with an id. Raises UnknownTarget."""
+    """Returns the op in torch's op database with this id. Raises UnknownTarget if there is none."""
     subjects = DATABASE.subjects()
     found = subjects.get(target) or subjects.get(f"nn.functional.{target}")
     if found is None:
         near = suggestion(target, subjects)
         raise UnknownTarget(
-            f"'{target}': expected an aten op such as aten::softmax.int, or the id of an op in torch's database{near}"
+            f"'{target}': expected an aten op such as aten::softmax.int, or the id of an op in "
+            f"torch's op database{near}"
         )
     return found
 
 
 class OverloadSubject(Subject):
-    """An overload of aten, with the samples of the ops of torch's database that call it."""
+    """An aten overload, with the samples of those ops in torch's op database that call it."""
 
     def __init__(self, overload: Any) -> None:
         self.overload = overload
@@ -80,7 +82,7 @@ class OverloadSubject(Subject):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names under which ``exceptions.toml`` may list the op."""
+        """The names under which ``exceptions.toml`` may list exceptions for the op."""
         return (self.id, *names_of_packet(self.packet.partition("::")[2]))
 
     @property
@@ -114,8 +116,9 @@ class OverloadSubject(Subject):
         return self.main.source_of_process(dtype, index)
 
     def calls_in(self, sample: Sample, source: Subject) -> list[Arguments]:
-        """Returns the overload's calls that a call of a database op makes. An overload that is composed of others is not
-        seen below the dispatcher; it gets the op's own arguments, if it takes them."""
+        """Returns the calls of the overload that a sample's call of the op ``source`` makes. A composite overload is
+        not visible below the dispatcher; for it, the sample's own arguments are returned if the overload accepts
+        them."""
         found = recorded_calls(self.overload, source.function, sample)
         if found or self.packet not in source.packets:
             return found[:_OF_A_CALL]
@@ -123,7 +126,7 @@ class OverloadSubject(Subject):
         return [] if bound is None else [bound]
 
     def _bound(self, call: Arguments) -> Arguments | None:
-        """Returns a call with the names of the schema; None if the schema does not take the arguments."""
+        """Returns the call if the overload accepts its arguments; otherwise None."""
         schema = self.schema
         positional = [each.name for each in schema.arguments if not each.kwarg_only]
         names = {each.name for each in schema.arguments}
@@ -156,7 +159,8 @@ class _Recording(TorchDispatchMode):
 
 
 def recorded_calls(overload: Any, function: Callable[..., Any], sample: Sample) -> list[Arguments]:
-    """Returns the calls of an overload that a call of ``function`` makes, with contiguous copies of their tensors."""
+    """Returns the calls of an overload that ``function`` makes when it is called with a sample. Their tensors are
+    contiguous copies."""
     args, kwargs = sample.call.bind([t.clone() for t in sample.tensors])
     with torch.no_grad(), _Recording(overload) as recorded:
         try:
@@ -168,8 +172,8 @@ def recorded_calls(overload: Any, function: Callable[..., Any], sample: Sample) 
 
 
 def sources_of(overload: Any) -> list[Subject]:
-    """Returns the ops of torch's database whose samples call an overload: those of its packet; otherwise those whose
-    first samples call it. Raises UnknownTarget if there are none."""
+    """Returns the ops in torch's op database whose samples call an overload. Ops with the overload's name are tried
+    first; only if none of them calls it, all other ops are tried. Raises UnknownTarget if no op calls the overload."""
     packet, subjects = overload._schema.name, DATABASE.subjects()
     short = packet.partition("::")[2].strip("_").removeprefix("native_")
     named = [
@@ -183,13 +187,15 @@ def sources_of(overload: Any) -> list[Subject]:
         found = list(islice((each for each in alike if calls_overload(each, overload)), _SOURCES))
     if not found:
         raise UnknownTarget(
-            f"{overload}: no sample of torch's database calls this op; name a reference and samples"
+            f"{overload}: no sample in torch's op database calls this op: name a reference and "
+            "samples"
         )
     return found[:_SOURCES]
 
 
 def calls_overload(subject: Subject, overload: Any) -> bool:
-    """Returns True if one of the first samples of a database op in float32 calls an overload."""
+    """Returns True if a sample of the op in float32 calls the overload. Only the first samples are tried if the
+    overload has another name than the op."""
     if "float32" not in subject.dtypes:
         return False
     samples = DATABASE.samples(subject, "float32")
@@ -201,5 +207,5 @@ def calls_overload(subject: Subject, overload: Any) -> bool:
 
 
 def is_composed(overload: Any) -> bool:
-    """Returns True for an overload that torch composes of others above the dispatcher, for every device."""
+    """Returns True for an overload that torch implements by calling other ops, on every device."""
     return has_kernel(overload.name(), "CompositeImplicitAutograd")

@@ -1,4 +1,4 @@
-"""The times of functions on the same inputs."""
+"""Measures the times of functions on the same inputs."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ _TURNS, _LEAST = 15, 200_000
 def median_times(
     functions: Sequence[Callable[..., Any]], args: Any, kwargs: Any, wait: Callable[[], None]
 ) -> list[float]:
-    """Returns the median time of a call of each function in microseconds. The functions are timed in turns, so that a
-    change of the machine's speed meets all of them. ``wait`` waits for the device."""
+    """Returns the median time of a call of each function in microseconds. The functions are called alternately, so that
+    a change of the machine's speed affects all of them. ``wait`` waits for the device."""
     counts = []
     for function in functions:
         count = 1

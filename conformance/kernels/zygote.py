@@ -1,5 +1,5 @@
-"""A process that has loaded torch and the suite, and forks the processes of judgements. It loads no kernel and computes no
-expected value itself, so that its copies have none."""
+"""A process, the zygote, that has loaded torch and the suite, and is forked to create the processes of a judgement. The
+zygote loads no kernel and computes no expected value, so its forks have none in memory."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ _LOOK = 0.01
 
 
 class ZygoteDied(ConformError):
-    """The error for a process of judgements that could not be started, or has died."""
+    """The error for a zygote that could not be started, or that has ended."""
 
     exit_code = 3
 
 
 class Zygote:
-    """A process that forks copies of itself, from which functions of this project are called. Use :func:`zygote`."""
+    """The zygote, seen from the process that started it. Use :func:`zygote` to get the object."""
 
     def __init__(self) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="conform-kernels-"))
@@ -66,9 +66,9 @@ class Zygote:
         printed: Path,
         is_late: Callable[[float], str] = lambda now: "",
     ) -> Ended:
-        """Calls ``module:function(*given)`` in a copy, and returns how the copy ended. Its output goes to the file
-        ``printed``. ``is_late(seconds)`` is asked again and again, with the time in which the copy could run; the copy is
-        killed once the answer is a reason. Raises ZygoteDied."""
+        """Calls ``module:function(*given)`` in a fork of the zygote, and returns how the fork ended. The fork's output
+        is written to the file ``printed``. ``is_late(seconds)`` is called repeatedly with the time that the fork has
+        run; when it returns a reason, the fork is killed. Raises ZygoteDied if the zygote has ended."""
         order = {"target": target, "given": given, "printed": str(printed), "path": sys.path}
         self._say(json.dumps({**order, "cwd": os.getcwd()}))
         pid = int(self._hear()["pid"])
@@ -85,7 +85,7 @@ class Zygote:
         return Ended(None if late else status, late, text)
 
     def close(self) -> None:
-        """Ends the process and its copies, and removes its folder."""
+        """Ends the zygote and its forks, and removes its folder."""
         for stream in (self.process.stdin, self.process.stdout):
             if stream is not None:
                 with suppress(OSError):
@@ -124,7 +124,7 @@ _running: Zygote | None = None
 
 
 def zygote() -> Zygote:
-    """Returns this process's zygote; starts one if there is none. It ends with this process."""
+    """Returns this process's zygote, and starts it if it does not exist yet. The zygote ends when this process ends."""
     global _running
     with _lock:
         if _running is None or _running.owner != os.getpid() or _running.process.poll() is not None:
@@ -134,7 +134,7 @@ def zygote() -> Zygote:
 
 
 def close() -> None:
-    """Ends this process's zygote, if there is one."""
+    """Ends this process's zygote if it exists."""
     global _running
     with _lock:
         if _running is not None and _running.owner == os.getpid():
@@ -146,8 +146,8 @@ def close() -> None:
 
 
 def serve() -> None:
-    """Reads orders from stdin, one a line, and runs each in a copy of this process, until stdin ends. Then removes the
-    folder of the judgements."""
+    """Reads orders from stdin, one per line, and runs each in a fork of this process, until stdin is closed. Then
+    removes the folder of the judgements."""
     from conformance.kernels import judging, kernel_process  # noqa: F401  (for the copies)
     from opinfo.database import DATABASE
     from opinfo.device import limit_threads
@@ -180,7 +180,8 @@ def serve() -> None:
 
 
 def _waits(pid: int, orders: int, wakes: int, out: int) -> bool:
-    """Waits for the end of a copy, and tells it. Returns False if this process is no longer needed."""
+    """Waits until a fork ends, and writes its exit status to ``out``. Returns False if stdin was closed before, because
+    then this process is no longer needed."""
     while True:
         done, status = os.waitpid(pid, os.WNOHANG)
         if done:
@@ -196,7 +197,7 @@ def _waits(pid: int, orders: int, wakes: int, out: int) -> bool:
 
 
 def _kill_children() -> None:
-    """Kills all children of this process, and what they leave, however they have hidden."""
+    """Kills all children of this process, including the children of a kernel's process that outlived it."""
     for _ in range(100):
         found = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
         if not found:
@@ -208,7 +209,7 @@ def _kill_children() -> None:
 
 
 def _become(order: dict[str, Any], inherited: tuple[int, ...]) -> None:
-    """Runs an order in this copy, and ends it."""
+    """Runs an order in this fork, and ends the fork."""
     status = 1
     try:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)

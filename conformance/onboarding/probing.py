@@ -326,8 +326,8 @@ def _autocast(device: Device) -> bool:
 
 
 def _profiler(device: Device) -> bool:
-    """Returns True if a profile lists something that ran on the device; on the CPU, where ops run on the host, an op. A device
-    type that torch knows has an activity of its own, and must then list something."""
+    """Returns True if a profile lists something that ran on the device or, for the CPU, an op. If torch has an activity
+    for the device type itself and a profile lists nothing, raises Wrong."""
     quiet_kineto()
     kind, known = device.torch_device.type, torch.profiler.ProfilerActivity
     own = getattr(known, kind.upper(), known.PrivateUse1)

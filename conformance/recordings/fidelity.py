@@ -1,4 +1,4 @@
-"""Compares a recording with a recording of its replay."""
+"""Replays a recording on the CPU, records the replay, and compares the two recordings."""
 
 from __future__ import annotations
 
@@ -16,22 +16,25 @@ from opinfo.samples import Sample
 
 @dataclass
 class Fidelity:
-    """How many distinct calls a replay makes exactly as they were recorded, and why it does not make the others so."""
+    """The number of distinct calls that a replay repeats exactly, and the reasons why other calls differ, with their
+    numbers."""
 
     exact: int = 0
     reasons: Counter[str] = field(default_factory=Counter)
 
     def __str__(self) -> str:
         total = self.exact + sum(self.reasons.values())
-        text = f"fidelity: a recording of the replay has {self.exact:,} of the {total:,} distinct calls"
+        text = (
+            f"fidelity: the replay repeats {self.exact:,} of the {total:,} distinct calls exactly"
+        )
         if self.reasons:
             text += "; " + "; ".join(f"{why}: {count:,}" for why, count in self.reasons.items())
         return text
 
 
 def fidelity_of(source: RecordedSource) -> Fidelity:
-    """Makes each call of a recording once on the CPU, with the geometries of a replay, records it again, and compares the
-    two."""
+    """Makes each call of a recording once on the CPU, with the strides of a replay, records it again, and compares the
+    two records."""
     found = Fidelity()
     for name, subject in source.subjects().items():
         assert isinstance(subject, AtenCall)
@@ -47,7 +50,8 @@ def fidelity_of(source: RecordedSource) -> Fidelity:
 
 
 def record_again(subject: AtenCall, sample: Sample) -> RecordedCall | None:
-    """Makes a call with the geometries of its sample, and returns it as the recorder sees it; None if it raises."""
+    """Makes a call with the strides and offsets of its sample. Returns the call as the recorder sees it; None if the
+    call raises."""
     geometries = sample.geometries or ()
     laid = [_laid(*each) for each in zip(sample.tensors, geometries, strict=True)]
     args, kwargs = sample.call.bind(laid)
@@ -62,7 +66,7 @@ def record_again(subject: AtenCall, sample: Sample) -> RecordedCall | None:
 
 
 def _laid(value: torch.Tensor, geometry: Geometry) -> torch.Tensor:
-    """Returns the value with the given geometry, in a buffer of its own."""
+    """Returns a copy of the tensor with the given strides and offset, in a new buffer."""
     buffer = torch.zeros(geometry.extent, dtype=value.dtype)
     view = part = buffer.as_strided(geometry.shape, geometry.stride, geometry.offset)
     for dim, (size, step) in enumerate(zip(geometry.shape, geometry.stride)):
@@ -74,10 +78,10 @@ def _laid(value: torch.Tensor, geometry: Geometry) -> torch.Tensor:
 
 def _why(call: RecordedCall, again: RecordedCall | None) -> str:
     if again is None:
-        return "the CPU raises for drawn elements"
+        return "the CPU raises an exception for the random elements"
     storages = [each.storage for each in call.tensors]
     if len(set(storages)) < len(storages):
-        return "tensors share memory in the program, and do not in the replay"
+        return "tensors share memory in the program, but not in the replay"
     if any(each.stride is None for each in call.tensors):
-        return "the recording has no strides"
+        return "the recording does not have the strides"
     return "other arguments"

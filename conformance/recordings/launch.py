@@ -1,5 +1,5 @@
 """Runs a Python program and records its calls: ``python -m conformance.recordings.launch OUTPUT VALUES PROGRAM …``.
-``conform record`` starts this module in place of the program."""
+``conform record`` starts this module instead of the program."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from pathlib import Path
 
 
 def launch(output: Path, program: list[str], *, elements: bool) -> None:
-    """Runs a program as ``python PROGRAM …`` does: a file, ``-m MODULE`` or ``-c CODE``. Writes the recording when the
-    program ends, also if it ends with an exception."""
+    """Runs a program as ``python PROGRAM …`` does. ``program`` begins with a file, ``-m MODULE`` or ``-c CODE``. Writes
+    the recording when the program ends, even if it ends with an exception."""
     from conformance.recordings.recorder import CallRecorder
     from conformance.recordings.wire import write_recording
 

@@ -1,4 +1,5 @@
-"""Draws the tensors of a recorded call: with the recorded dtypes and shapes, and with elements from the recorded range."""
+"""Creates the tensors of a recorded call, with the recorded dtypes and shapes, and with random elements from the
+recorded range."""
 
 from __future__ import annotations
 
@@ -21,9 +22,9 @@ _CONTIGUOUS = Layout("contiguous")
 
 
 def arguments_of(call: RecordedCall, seed: int) -> Arguments:
-    """Returns the arguments of a recorded call with contiguous CPU tensors. The elements are the recorded ones, or drawn
-    from the recorded range; the same seed gives the same elements. Raises RecordingError if the call cannot be made from
-    the recording."""
+    """Returns the arguments of a recorded call, with contiguous CPU tensors. The elements are the recorded ones or, if
+    none were recorded, random numbers from the recorded range, which depend on the seed only. Raises RecordingError if
+    the recording does not suffice to make the call."""
     generator = torch.Generator().manual_seed(seed)
     try:
         tensors = [draw_tensor(each, generator) for each in call.tensors]
@@ -33,7 +34,7 @@ def arguments_of(call: RecordedCall, seed: int) -> Arguments:
 
 
 def bind(call: RecordedCall, tensors: Sequence[torch.Tensor]) -> Arguments:
-    """Returns the arguments of a recorded call with the given tensors. Raises the errors of
+    """Returns the arguments of a recorded call, with the given tensors. Raises the same errors as
     :func:`opinfo.encoding.read_value`."""
 
     def read(document: Any) -> Any:
@@ -44,7 +45,8 @@ def bind(call: RecordedCall, tensors: Sequence[torch.Tensor]) -> Arguments:
 
 
 def geometries_of(call: RecordedCall) -> tuple[Geometry, ...]:
-    """Returns the geometries that the tensors of a call had. A tensor without recorded strides is contiguous."""
+    """Returns the shape, strides and offset of each tensor of a call. A tensor whose strides were not recorded is
+    contiguous."""
     return tuple(
         _CONTIGUOUS.geometry(each.shape)
         if each.stride is None
@@ -54,7 +56,8 @@ def geometries_of(call: RecordedCall) -> tuple[Geometry, ...]:
 
 
 def repeat_elements(tensor: torch.Tensor, stride: Sequence[int]) -> torch.Tensor:
-    """Returns the tensor with equal elements along each dimension of stride 0, as a tensor with these strides has."""
+    """Returns a copy of the tensor in which the elements along each dimension of stride 0 are equal, as they are in a
+    tensor with these strides."""
     repeats = [dim for dim, step in enumerate(stride) if step == 0 and tensor.shape[dim] > 1]
     if not repeats:
         return tensor
@@ -65,7 +68,8 @@ def repeat_elements(tensor: torch.Tensor, stride: Sequence[int]) -> torch.Tensor
 
 
 def draw_tensor(recorded: RecordedTensor, generator: torch.Generator) -> torch.Tensor:
-    """Returns a contiguous CPU tensor with elements of the recorded kind. Raises AttributeError for an unknown dtype."""
+    """Returns a contiguous CPU tensor with random elements like those that were recorded. Raises AttributeError if
+    torch does not have the dtype."""
     if recorded.elements is not None:
         tensor: torch.Tensor = read_value({"tensor": recorded.elements})
         return tensor.contiguous()
@@ -99,8 +103,9 @@ def _floats(
 
 
 def _enlarged(low: float, high: float) -> tuple[float, float]:
-    """Returns the range, multiplied by a power of 2 if all its numbers are small. Gradients and moments of an optimizer are
-    often smaller than the absolute tolerance of a comparison, so that wrong results would pass."""
+    """Returns the range; if all its numbers are small, multiplied by a power of 2. Otherwise wrong results for
+    gradients and optimizer states could pass, because they are often smaller than the absolute tolerance of a
+    comparison."""
     largest = max(abs(low), abs(high))
     if largest == 0 or largest >= _LARGE_ENOUGH:
         return low, high
@@ -124,7 +129,8 @@ def _integers(shape: tuple[int, ...], values: Values, generator: torch.Generator
 
 
 def _distinct(low: int, high: int, count: int, generator: torch.Generator) -> torch.Tensor:
-    """Returns ``count`` different integers from ``low`` to ``high``, both included if there are two or more."""
+    """Returns ``count`` different integers from ``low`` to ``high``. If ``count`` is at least two, both ends are
+    included."""
     if count <= 1:
         return torch.full((count,), low)
     # one integer from each of ``count`` equal parts of the range, in random order

@@ -1,4 +1,5 @@
-"""The outcome of each recorded call in a run: the cells of a call, taken together. The module does not import torch."""
+"""Determines the outcome of each recorded call in a run from the outcomes of its cells. This module does not import
+torch."""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ _FALLBACK: Final = "dispatch.no_silent_fallback"
 
 
 class CallOutcome(str, Enum):
-    """What a device makes of a recorded call, from the worst outcome to the best."""
+    """The outcome of a recorded call on a device. The members are ordered from the worst to the best."""
 
     CRASHED = "crashed"  # the process ended, or the call did not end
     WRONG = "wrong"
@@ -34,8 +35,8 @@ class CallOutcome(str, Enum):
 
 
 class JudgedCall(msgspec.Struct, frozen=True):
-    """A recorded call with its outcome. ``cells`` are those that decided the outcome, ``why`` is the message of the
-    first."""
+    """A recorded call with its outcome. ``cells`` are the cells that decided the outcome, and ``why`` is the message of
+    the first of them."""
 
     call: str
     op: str
@@ -60,8 +61,9 @@ def judge_calls(
     results: Mapping[CellKey, CellResult],
     left_out: Mapping[str, str],
 ) -> list[JudgedCall]:
-    """Returns the recorded calls with their outcomes, the worst first, and those that the program makes most often first.
-    ``left_out`` has the reasons why calls have no cells, by the name of the call."""
+    """Returns the recorded calls with their outcomes. The worst outcomes come first; among equal outcomes, the calls
+    that the program makes most often. ``left_out`` has the reasons why some calls have no cells, by the name of the
+    call."""
     of_call: dict[str, list[CellResult]] = {}
     for cell, result in results.items():
         of_call.setdefault(cell.unit, []).append(result)
@@ -104,14 +106,14 @@ def _of_cell(result: CellResult) -> CallOutcome:
 
 
 def write_calls(folder: Path, judged: Iterable[JudgedCall]) -> None:
-    """Writes the outcomes into a results folder. Raises OSError."""
+    """Writes the outcomes of the recorded calls to a file in a results folder. Raises OSError."""
     data = msgspec.json.format(msgspec.json.encode(_Calls(tuple(judged))), indent=1)
     write_whole(folder / CALLS_FILE, data + b"\n")
 
 
 def lines_of(judged: Iterable[JudgedCall]) -> Iterator[str]:
-    """Yields the lines about the recorded calls at the end of a run: the number of calls with each outcome, and the calls
-    that are not right."""
+    """Yields the lines about the recorded calls that a run prints at its end: the number of calls with each outcome,
+    then each call whose outcome is not right."""
     judged = list(judged)
     counts: dict[CallOutcome, list[int]] = {}
     for each in judged:

@@ -1,5 +1,5 @@
-"""Finds out where a program makes a call: the module that is running and the source line, in backward those of the
-forward call."""
+"""Finds the place of a call in the program: the module that is running, and the source line. For a call in backward,
+this is the place of the forward call."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ _KEPT: Final = 200_000
 
 
 class _Running(threading.local):
-    """The modules that run in this thread, outermost first."""
+    """The modules that are running in this thread; the outermost is first."""
 
     def __init__(self) -> None:
         self.modules: list[torch.nn.Module] = []
 
 
 class Places:
-    """The places of the calls of a program."""
+    """Finds the places of the calls of a program."""
 
     def __init__(self) -> None:
         self._running = _Running()
@@ -48,7 +48,7 @@ class Places:
 
     @contextmanager
     def following(self) -> Iterator[None]:
-        """Follows which modules run, within the context."""
+        """Keeps track, within the context, of the modules that are running."""
         hooks = (
             torch.nn.modules.module.register_module_forward_pre_hook(self._enter),
             torch.nn.modules.module.register_module_forward_hook(self._leave, always_call=True),
@@ -60,7 +60,7 @@ class Places:
                 hook.remove()
 
     def find(self) -> tuple[Found, bool]:
-        """Returns the place of the call that is being made, and True if the call is made in backward."""
+        """Returns the place of the call that is being made, and True if it is made in backward."""
         node = running_sequence_number()
         if node is not None:
             return self._of_node.get(node) or self._here(), True
@@ -73,7 +73,7 @@ class Places:
         return here, False
 
     def place(self, found: Found) -> Place:
-        """Returns a found place as text."""
+        """Returns a place as it is written to the recording."""
         module, code, number = found
         if code is None:
             return Place(module or "")

@@ -1,4 +1,5 @@
-"""Records the aten calls that a program makes: each distinct call once, with the number of times that it was made."""
+"""Records the aten calls that a program makes. Each distinct call is recorded once, with the number of times that it
+was made."""
 
 from __future__ import annotations
 
@@ -46,7 +47,7 @@ _NOT_RECORDED: Final = frozenset({"profiler"})
 
 
 class _Seen:
-    """A distinct call: what is written of it, and the number of calls at each place."""
+    """A distinct call: the record of the call, and the number of times that it was made at each place."""
 
     __slots__ = ("call", "places")
 
@@ -56,11 +57,12 @@ class _Seen:
 
 
 class CallRecorder(TorchDispatchMode):
-    """Records the calls that are made while the mode is active.
+    """Records the calls that are made while this dispatch mode is active.
 
-    Calls are distinct if they differ in the overload, in an argument, or in the dtype, shape, strides, offset, shared
-    storage or requires_grad of a tensor. Numbers of floating point are compared by their order of magnitude alone, because
-    an optimizer passes another step size in each step. The values of tensors are those of the first of equal calls.
+    Two calls are distinct if they differ in the overload, in an argument, or in the dtype, shape, strides, offset,
+    shared storage or requires_grad of a tensor. Floating-point numbers among the arguments are compared only by sign
+    and order of magnitude, because an optimizer may pass another step size in each step. The values of tensors are
+    recorded from the first of several equal calls.
     """
 
     def __init__(self, *, elements: bool = False) -> None:
@@ -123,15 +125,15 @@ class CallRecorder(TorchDispatchMode):
         kwargs: dict[str, Any],
         tensors: list[torch.Tensor],
     ) -> _Seen | None:
-        """Adds a call that is made for the first time. Returns None for a call of a compiler on fake tensors. Raises
-        NotEncodable if an argument cannot be written."""
+        """Adds the record of a call that has not been made before. Returns None if the call is made on fake or meta
+        tensors, for example by a compiler. Raises NotEncodable if an argument cannot be recorded."""
         if any(isinstance(each, FakeTensor) or each.is_meta for each in tensors):
             return None
         for each in tensors:
             if each.layout is not torch.strided:
-                raise NotEncodable(f"a tensor of layout {str(each.layout)[6:]} is not recorded")
+                raise NotEncodable(f"a tensor of layout {str(each.layout)[6:]} cannot be recorded")
             if each.is_quantized:
-                raise NotEncodable("a quantized tensor is not recorded")
+                raise NotEncodable("a quantized tensor cannot be recorded")
         numbers = iter(range(len(tensors)))
         write = partial(write_value, codecs=ARGUMENTS, tensor=lambda _: next(numbers))
         storages: dict[int, int] = {}
@@ -153,7 +155,7 @@ class CallRecorder(TorchDispatchMode):
         return found
 
     def recording(self, command: str = "") -> Recording:
-        """Returns what was recorded so far."""
+        """Returns a recording of the calls that were made so far."""
         calls = []
         for seen in self._calls.values():
             places: Counter[Place] = Counter()
@@ -168,8 +170,8 @@ class CallRecorder(TorchDispatchMode):
 
     @contextmanager
     def recording_program(self) -> Iterator[None]:
-        """Records the calls of this thread, and of all threads that are started within the context, with their modules,
-        phases and autocast regions."""
+        """Records the calls of this thread, and of all threads that are started within the context, together with the
+        modules, phases (forward, backward, optimizer) and autocast regions in which they are made."""
         steps = (
             register_optimizer_step_pre_hook(self._step_begins),
             register_optimizer_step_post_hook(self._step_ends),
@@ -185,7 +187,8 @@ class CallRecorder(TorchDispatchMode):
                 hook.remove()
 
     def _join_thread(self, *_: Any) -> None:
-        """Makes a thread that begins record its calls. Python calls the function before the thread's first statement."""
+        """Makes a new thread record its calls. Python calls this function in each thread, before its first
+        statement."""
         sys.setprofile(None)
         self.__enter__()  # type: ignore[no-untyped-call]  # until the thread ends
 
@@ -197,8 +200,8 @@ class CallRecorder(TorchDispatchMode):
 
     @contextmanager
     def _following_autocast(self) -> Iterator[None]:
-        """Follows the autocast regions within the context. Below autocast, where the recorder is, torch says that
-        autocast is off."""
+        """Keeps track of the autocast regions within the context. The recorder needs this because it runs below
+        autocast, where torch reports that autocast is off."""
         original, state = torch.set_autocast_enabled, self._autocast
 
         def set_enabled(*given: Any) -> None:
@@ -215,9 +218,10 @@ class CallRecorder(TorchDispatchMode):
 
 @contextmanager
 def record(path: str | Path, *, elements: bool = False) -> Iterator[CallRecorder]:
-    """Records the aten calls within the context, and writes them to a file at its end, also after an exception.
+    """Records the aten calls that are made within the context, and writes them to a file at the end, even after an
+    exception.
 
-    With ``elements``, the elements of the tensors are recorded too; without, only their range. Raises OSError if the file
+    With ``elements``, the elements of the tensors are recorded; otherwise only their range. Raises OSError if the file
     cannot be written.
     """
     recorder = CallRecorder(elements=elements)
@@ -248,7 +252,7 @@ def describe_tensor(
 
 
 def values_of(tensor: torch.Tensor) -> Values:
-    """Returns the range of the elements of a tensor, and which special ones it has."""
+    """Returns the range of a tensor's finite elements, and whether it has NaN, infinite or repeated elements."""
     if tensor.numel() == 0:
         return Values(repeats=False)
     plain = tensor.resolve_conj().resolve_neg()
@@ -274,12 +278,13 @@ def _with_places(call: RecordedCall, places: Mapping[Place, int]) -> RecordedCal
 
 
 def _without_generator(value: Any) -> Any:
-    """Returns None in place of a generator of random numbers, which cannot be written; otherwise the value."""
+    """Returns None for a random number generator, which cannot be recorded, and any other value as it is."""
     return None if isinstance(value, torch.Generator) else value
 
 
 def _form(values: Any, tensors: list[torch.Tensor]) -> Any:
-    """Returns the arguments as a key, with None in place of each tensor, which is added to ``tensors``."""
+    """Returns a hashable key of the arguments in which a placeholder stands for each tensor. The tensors are appended
+    to ``tensors``."""
     found: list[Any] = []
     for each in values:
         kind = type(each)

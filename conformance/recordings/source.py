@@ -1,4 +1,4 @@
-"""The source of samples that replays a recording: each recorded call is a subject, with the call as its sample."""
+"""Replays a recording: each recorded call becomes a subject of the checks, with the call as its only sample."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ _OF_INTERNAL: Final = ("contiguous", "contiguous+offset")
 
 
 class NotReplayed(RecordingError):
-    """The error for a recorded call that cannot be made alone, or whose op is not registered with torch."""
+    """The error for a recorded call that cannot be repeated on its own, or whose op is not registered with torch."""
 
 
 class WrittenArguments:
-    """An op that returns nothing and writes to lists of tensors, such as ``_foreach_mul_``, as a function that returns the
-    tensors that it wrote to."""
+    """Makes a function of an op that returns nothing and writes to lists of tensors, such as ``_foreach_mul_``. The
+    function returns the tensors that the op wrote to."""
 
     def __init__(self, overload: Any) -> None:
         self.overload = overload
@@ -62,7 +62,7 @@ class WrittenArguments:
 
 
 class AtenCall(Subject):
-    """A recorded call of an overload of an op."""
+    """A recorded call of an op's overload, as a subject of the checks."""
 
     schemas: tuple[Any, ...] = ()
     names: tuple[str, ...] = ()
@@ -96,7 +96,8 @@ class AtenCall(Subject):
 
     @property
     def own_families(self) -> frozenset[str]:
-        """The families that follow from the schema, and those that keep the sizes of tensors."""
+        """The names of the families to which the call belongs: those that follow from the op's schema, and those that
+        forbid to change the sizes of its tensors."""
         found = set(super().own_families)
         if any(
             each.alias_info is not None and each.alias_info.is_write for each in self._arguments
@@ -113,7 +114,7 @@ class AtenCall(Subject):
         return self.overload._schema.arguments
 
     def tolerance(self, dtype: str, torch_type: str) -> tuple[float, float] | None:
-        """Returns the largest tolerance that torch's database has for an op with a kernel of this name."""
+        """Returns the largest tolerance of the ops in torch's op database that call a kernel with this op's name."""
         found = [
             each.tolerance(dtype, torch_type) for each in _entries_by_packet().get(self._packet, ())
         ]
@@ -125,7 +126,7 @@ class AtenCall(Subject):
         return name.replace("aten::_foreach_", "aten::").rstrip("_")
 
     def written_tensors(self, call: Any) -> frozenset[int]:
-        """Returns the positions of the tensors to which the op writes by its schema."""
+        """Returns the positions of the tensors that the op writes to according to its schema."""
         given = dict(zip((each.name for each in self._arguments), call.args)) | call.kwargs
         written = {
             id(tensor)
@@ -143,7 +144,7 @@ class AtenCall(Subject):
 
     @cached_property
     def unsafe_in_graphs(self) -> bool:
-        """True if the op has a tag that excludes it from graphs (see torch.Tag)."""
+        """True if the op has a tag that excludes it from captured graphs (see torch.Tag)."""
         tags = {
             torch.Tag.cudagraph_unsafe,
             torch.Tag.dynamic_output_shape,
@@ -153,13 +154,13 @@ class AtenCall(Subject):
 
     @cached_property
     def pointwise(self) -> bool:
-        """True if the op is tagged as pointwise (torch.Tag.pointwise)."""
+        """True if the op has the tag pointwise (torch.Tag.pointwise)."""
         return torch.Tag.pointwise in self.overload.tags
 
 
 class RecordedSource:
-    """A recording as a :class:`opinfo.sample_source.SampleSource`. Calls that cannot be replayed are in
-    ``left_out``, with the reasons."""
+    """A recording as a :class:`opinfo.sample_source.SampleSource`. ``left_out`` has the reasons why some calls cannot
+    be replayed, by the name of the call."""
 
     def __init__(self, recording: Recording, digest: str) -> None:
         self.recording, self.digest = recording, digest
@@ -172,13 +173,13 @@ class RecordedSource:
                 self.left_out[name] = str(error)
 
     def subjects(self) -> Mapping[str, Subject]:
-        """Returns the distinct calls by name, in the order of their first occurrence."""
+        """Returns the distinct calls by name, in the order in which they first occurred."""
         return self._subjects
 
     def samples(self, subject: Subject, dtype: str, *, seed: int = SEED) -> list[Sample]:
-        """Returns the recorded call as the only sample. The seed draws its elements. Raises RecordingError if the call
-        cannot be made from the recording."""
-        assert isinstance(subject, AtenCall), f"{subject.id} is not of this recording"
+        """Returns the recorded call as the only sample. Its elements are random numbers that depend on the seed. Raises
+        RecordingError if the recording does not suffice to make the call."""
+        assert isinstance(subject, AtenCall), f"{subject.id} is not a call of this recording"
         call = subject.call
         arguments = arguments_of(call, seed + int(call.digest, 16))
         geometries = geometries_of(call)
@@ -198,7 +199,8 @@ class RecordedSource:
 
 @cache
 def _entries_by_packet() -> Mapping[str, list[Subject]]:
-    """Returns the entries of torch's database by the name of an aten op without the underscore of in-place ops."""
+    """Returns the ops of torch's op database by the name of the aten op that they call. Names of in-place ops are
+    without the last underscore."""
     found: dict[str, list[Subject]] = {}
     for entry in DATABASE.subjects().values():
         for packet in {each.rstrip("_") for each in entry.packets}:
@@ -207,8 +209,8 @@ def _entries_by_packet() -> Mapping[str, list[Subject]]:
 
 
 def overload_of(op: str) -> Any:
-    """Returns the overload of an op by its name, such as ``aten.addmm.default``. Raises NotReplayed if no library has
-    registered it."""
+    """Returns the overload of an op by its name, such as ``aten.addmm.default``. Raises NotReplayed if the op is not
+    registered with torch."""
     space, _, rest = op.partition(".")
     packet, _, overload = rest.rpartition(".")
     try:
@@ -221,12 +223,13 @@ def overload_of(op: str) -> Any:
 
 @cache
 def open_recording(path: Path) -> RecordedSource:
-    """Returns the source for the recording in a file. Raises RecordingError if the file is not a recording."""
+    """Returns a source of samples that replays the recording in a file. Raises RecordingError if the file is not a
+    recording."""
     recording = read_recording(path)
     return RecordedSource(recording, hashlib.blake2b(path.read_bytes(), digest_size=8).hexdigest())
 
 
 def source_of(recording: str | None) -> SampleSource:
-    """Returns the source for the recording with the given path; torch's database of ops if the path is None. Raises
+    """Returns a source of samples that replays the recording in a file; torch's op database if the path is None. Raises
     RecordingError if the file is not a recording."""
     return DATABASE if recording is None else open_recording(Path(recording))

@@ -1,5 +1,5 @@
-"""The file format of a recording: JSON lines, of which the first is a :class:`Header` and each other one is a
-:class:`RecordedCall`. The module does not import torch."""
+"""The file format of a recording: JSON lines. The first line is a :class:`Header`, and each other line is a
+:class:`RecordedCall`. This module does not import torch."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ class RecordingError(ConformError):
 
 
 class Header(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The first line of a recording. ``lacks`` lists what the recorder, or the format from which the recording was
-    read, does not know of a call, such as ``strides``."""
+    """The first line of a recording. ``lacks`` lists what is missing in the recording: calls that could not be
+    recorded, or properties such as ``strides`` that the original format did not have."""
 
     format: str
     version: int
@@ -36,8 +36,8 @@ class Header(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Values(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What the elements of a tensor were: the smallest and the largest finite one, and which special ones occur.
-    ``repeats`` is True if an element of a tensor of integers occurs twice."""
+    """The range of a tensor's elements: the smallest and the largest finite one, and whether there are NaN or infinite
+    elements. ``repeats`` is True if an integer tensor has the same element twice."""
 
     low: float | None = None  # None: there is no finite element, or it is unknown
     high: float | None = None
@@ -47,9 +47,9 @@ class Values(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class RecordedTensor(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A tensor among the arguments of a call. ``stride`` and ``offset`` count elements. Tensors of the call with the same
-    number ``storage`` share their memory. ``elements`` are the elements as :mod:`opinfo.encoding` writes them; None if
-    they were not recorded."""
+    """A tensor among the arguments of a call. ``stride`` and ``offset`` count elements. Tensors of the call with the
+    same number ``storage`` share their memory. ``elements`` are the elements as :mod:`opinfo.encoding` writes them;
+    None if they were not recorded."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -64,17 +64,17 @@ class RecordedTensor(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Place(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Where a program makes a call: the path of the innermost module, such as ``Net.layers.0``, and the source line. A
-    part that is unknown is empty."""
+    """The place in the program where a call is made: the path of the innermost module, such as ``Net.layers.0``, and
+    the source line. An unknown part is empty."""
 
     module: str = ""
     line: str = ""  # as ``file.py:12``
 
 
 class RecordedCall(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A distinct call of an overload of an op. ``args`` and ``kwargs`` are written as :mod:`opinfo.encoding` writes
-    arguments; a tensor is ``{"tensor": N}``, where N is its number in ``tensors``. ``places`` has the number of calls at
-    each place; a place is listed once."""
+    """A distinct call of an op's overload. ``args`` and ``kwargs`` are encoded by :mod:`opinfo.encoding`; a tensor is
+    encoded as ``{"tensor": N}``, where N is its index in ``tensors``. ``places`` has each place once, with the number
+    of calls there."""
 
     op: str  # such as ``aten.addmm.default``
     args: Any
@@ -87,8 +87,8 @@ class RecordedCall(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def digest(self) -> str:
-        """Six hexadecimal digits of a hash of the call without its values, counts and places: two recordings of one
-        program give a call the same digits."""
+        """Six hexadecimal digits of a hash of the call without its values, counts and places. The same call in two
+        recordings of a program has the same digits."""
         known = [
             (each.dtype, each.shape, each.stride, each.offset, each.storage)
             for each in self.tensors
@@ -103,15 +103,15 @@ class RecordedCall(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def dtype(self) -> str:
-        """The dtype by which a run lists the call: that of the first floating-point or complex tensor, otherwise that of
-        the first tensor; ``float32`` for a call without tensors."""
+        """The dtype under which a run lists the call: that of its first floating-point or complex tensor or, if there
+        is none, of its first tensor; ``float32`` for a call without tensors."""
         names = [each.dtype for each in self.tensors]
         inexact = (each for each in names if each.startswith(("float", "bfloat", "complex")))
         return next(inexact, names[0] if names else "float32")
 
     @property
     def where(self) -> str:
-        """The place at which the program makes most of the calls, as ``file.py:12 (Net.layers.0)``."""
+        """The place at which the program makes the call most often, such as ``file.py:12 (Net.layers.0)``."""
         if not self.places:
             return ""
         place, _ = max(self.places, key=lambda each: each[1])
@@ -119,7 +119,7 @@ class RecordedCall(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Recording(msgspec.Struct, frozen=True):
-    """A recording: its header and its distinct calls in the order of their first occurrence."""
+    """A recording: its header, and its distinct calls in the order in which they first occurred."""
 
     header: Header
     calls: tuple[RecordedCall, ...]
@@ -130,8 +130,8 @@ class Recording(msgspec.Struct, frozen=True):
         return sum(call.count for call in self.calls)
 
     def named(self) -> Mapping[str, RecordedCall]:
-        """Returns the calls by name. Calls that differ only in what the name does not cover, such as the autocast region,
-        get one entry, with the sum of their counts."""
+        """Returns the calls by name. Calls that have the same name, because they differ only in the autocast region or
+        the like, are merged into one with the sum of their counts."""
         found: dict[str, RecordedCall] = {}
         for call in self.calls:
             before = found.get(call.name)
@@ -174,7 +174,8 @@ def _read_lines(path: Path, lines: Iterable[bytes]) -> Recording:
         )
     if header.version != VERSION:
         raise RecordingError(
-            f"{path} has version {header.version} of the format; this version of conform reads version {VERSION}"
+            f"{path}: expected version {VERSION} of the recording format, found version "
+            f"{header.version}"
         )
     decoder, calls = msgspec.json.Decoder(RecordedCall), []
     for number, line in enumerate(rest, 2):

@@ -1,4 +1,5 @@
-"""The descriptor of the simulated device, on which the suites are tested and which every Linux machine can build."""
+"""The descriptor of the simulated device, which can be built on every Linux machine and on which the suites themselves
+are tested."""
 
 from __future__ import annotations
 

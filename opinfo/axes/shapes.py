@@ -82,7 +82,7 @@ def roomy(basis: Basis, base: Sample) -> Sample:
 
 def starting_at(bases: Sequence[Sample], first: int) -> list[Sample]:
     """Returns the samples in cyclic order, starting at number ``first``. The samples have different arguments, so
-    a different ``first`` gives a call different arguments."""
+    calls that are made with another ``first`` get other arguments."""
     first = first % len(bases) if bases else 0
     return [*bases[first:], *bases[:first]]
 

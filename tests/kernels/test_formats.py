@@ -105,7 +105,10 @@ def test_a_path_may_name_a_function() -> None:
     [
         (["nothing.py"], "expected a file or a folder"),
         ([str(EXAMPLES / "softmax.py")], "found no kernel"),
-        ([f"{EXAMPLES / 'softmax.py'}:fixd", "--as", "aten::softmax.int"], "defines no 'fixd'"),
+        (
+            [f"{EXAMPLES / 'softmax.py'}:fixd", "--as", "aten::softmax.int"],
+            "does not define 'fixd'",
+        ),
         ([f"{EXAMPLES / 'softmax.py'}:fixed"], "--as"),
     ],
 )

@@ -70,10 +70,10 @@ WINDOW = host(0, 10 * CLOCKS)
     ("execution", "index", "text"),
     [
         (ran(3, 9), 1, "another index"),
-        (ran(9, 9), 0, "no positive duration"),
-        (ran(9, 3), 0, "no positive duration"),
+        (ran(9, 9), 0, "is not positive"),
+        (ran(9, 3), 0, "is not positive"),
         (ran(-CLOCKS - 1, 9), 0, "began before the op"),
-        (ran(3, 11 * CLOCKS + 1), 0, "ended after the host had waited"),
+        (ran(3, 11 * CLOCKS + 1), 0, "ended after the host had finished waiting"),
     ],
     ids=["index", "empty", "negative", "early", "late"],
 )
@@ -101,8 +101,8 @@ def test_blocks_are_paired_by_address(context: CaseContext) -> None:
     [
         ([memory(1, 64), memory(2, -64)], "at an address at which none was allocated"),
         ([memory(1, 64), memory(1, -64), memory(1, -64)], "at which none was allocated"),
-        ([memory(1, 64), memory(1, -32)], "with other bytes"),
-        ([memory(1, 64), memory(1, 64)], "at the address of a live block"),
+        ([memory(1, 64), memory(1, -32)], "with another size"),
+        ([memory(1, 64), memory(1, 64)], "at the address of a block that is still allocated"),
     ],
     ids=["elsewhere", "twice", "bytes", "live"],
 )
@@ -137,7 +137,7 @@ def fails(call: Callable[[], object], text: str) -> None:
 
 @pytest.mark.parametrize("text", ['{"a": NaN}', '{"a": Infinity}', '{"a": b}', '{"a": 1', ""])
 def test_what_is_no_json_is_noticed(context: CaseContext, text: str) -> None:
-    with pytest.raises(CheckFailed, match="no JSON"):
+    with pytest.raises(CheckFailed, match="not valid JSON"):
         loaded(context, text)
 
 

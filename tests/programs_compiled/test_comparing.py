@@ -76,7 +76,7 @@ def test_a_program_that_is_not_compiled_fails(device: Device) -> None:
 
 def test_a_program_that_compiles_too_often_fails(device: Device) -> None:
     calls = [lambda new, n=n: (new(n),) for n in (3, 4)]
-    with pytest.raises(CheckFailed, match="compiled too often"):
+    with pytest.raises(CheckFailed, match="more graphs than expected"):
         compare(
             context(device), lambda x: x + 1, *calls, backend=AOT_EAGER, dynamic=False, graphs=1
         )
@@ -106,7 +106,7 @@ def test_an_exception_of_the_compiler_is_no_pass(device: Device) -> None:
     [
         (lambda made: made.rose.reverse(), "version counter"),
         (lambda made: made.leaves.reverse(), "output 0"),
-        (lambda made: made.gradients.clear(), "a gradient is missing"),
+        (lambda made: made.gradients.clear(), "an input has a gradient only in one of"),
     ],
 )
 def test_parts_of_a_run_are_compared(device: Device, spoil: Any, says: str) -> None:

@@ -100,7 +100,7 @@ def test_a_replay_judges_the_calls(folder: Path) -> None:
     done = conform("replay", "calls.jsonl", "--device", "simulated", "-n", "0", folder=folder)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "recorded calls: " in done.stdout and " wrong" not in done.stdout
-    assert "fidelity: a recording of the replay has" in done.stdout
+    assert "fidelity: the replay repeats" in done.stdout
     results = folder / "conform-results" / "simulated-replay-calls"
     calls = json.loads((results / "calls.json").read_text())["calls"]
     assert {each["outcome"] for each in calls} == {"right"}

@@ -111,7 +111,9 @@ def test_what_cannot_be_recorded_is_said_with_its_number() -> None:
         sparse * 2
         sparse * 2
     header = recorder.recording().header
-    assert header.lacks == ("2 x aten.mul.Tensor: a tensor of layout sparse_coo is not recorded",)
+    assert header.lacks == (
+        "2 x aten.mul.Tensor: a tensor of layout sparse_coo cannot be recorded",
+    )
 
 
 def test_a_generator_is_left_out_of_a_call() -> None:

@@ -1,2 +1,2 @@
-"""Functions that the cases of several suites share, about the allocator's memory, captured graphs, queued work, and
-programs in a new process."""
+"""Functions that the cases of several suites share: for the allocator's memory, captured graphs, queued work, compiled
+code, and programs in a new process."""

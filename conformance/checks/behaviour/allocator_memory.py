@@ -69,7 +69,10 @@ def balanced(context: CaseContext, now: Counters, reset: Counters) -> None:
     context.same(
         wrong,
         [],
-        "total allocated minus total freed differs from the change of the current value; each statistic is given with both numbers",
+        (
+            "total allocated minus total freed differs from the change of the current value (each "
+            "statistic is given with both numbers)"
+        ),
     )
 
 
@@ -160,7 +163,7 @@ def none_inside(
 @contextmanager
 def given_back(context: CaseContext, text: str) -> Iterator[int]:
     """Returns a context manager that yields the number of reserved bytes, and checks after the ``with`` block that the
-    number is the same again. A tensor that is still alive would keep the number higher."""
+    number is the same again. The block must free all its tensors, because a live tensor keeps memory reserved."""
     fresh(context)
     before = context.counters().reserved
     yield before

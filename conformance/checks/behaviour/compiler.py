@@ -1,7 +1,8 @@
-"""torch.compile in a process of the suite: where its files go, what it has compiled, and how much.
+"""Uses torch.compile in a process of the suite: puts the compiler's files into a temporary folder, and counts the
+graphs that are compiled.
 
-The module is the adapter over private names of torch's compiler. A test pins each name that is used. Repro scripts contain
-the module.
+This module is the adapter over private names of torch's compiler; a test pins each name that is used. Repro scripts
+contain this module.
 """
 
 from __future__ import annotations
@@ -31,14 +32,14 @@ _COMPILED_AT_MOST = 16
 
 @dataclass(frozen=True, slots=True)
 class Compiler:
-    """torch.compile with a backend, for the duration of a block of ``compiling``."""
+    """torch.compile with a given backend, within a block of ``compiling``."""
 
     backend: str
 
     def __call__(
         self, function: Callable[..., Any], *, dynamic: bool | None = None, fullgraph: bool = True
     ) -> Callable[..., Any]:
-        """Returns a function as torch.compile makes it, by default in one graph."""
+        """Returns the function compiled by torch.compile; by default, a graph break raises an exception."""
         made: Callable[..., Any] = torch.compile(
             function, backend=self.backend, dynamic=dynamic, fullgraph=fullgraph
         )
@@ -46,27 +47,27 @@ class Compiler:
 
     @property
     def graphs(self) -> int:
-        """The number of graphs that were compiled since the block began."""
+        """The number of graphs that were compiled since the begin of the block."""
         return int(_counters()["stats"]["unique_graphs"])
 
     @property
     def breaks(self) -> int:
-        """The number of graph breaks since the block began."""
+        """The number of graph breaks since the begin of the block."""
         return int(sum(_counters()["graph_break"].values()))
 
     @property
     def backward_passes(self) -> int:
-        """The number of backward passes that compiled autograd has traced since the block began."""
+        """The number of backward passes that compiled autograd traced since the begin of the block."""
         return int(_counters()["compiled_autograd"]["captures"])
 
     @property
     def cached(self) -> int:
-        """The number of graphs that Inductor took from its cache since the block began."""
+        """The number of graphs that Inductor read from its cache since the begin of the block."""
         return int(_counters()["inductor"]["fxgraph_cache_hit"])
 
     @staticmethod
     def switched_off() -> AbstractContextManager[None]:
-        """Returns a context manager in which backward passes are not compiled."""
+        """Returns a context manager within which backward passes are not compiled."""
         made: AbstractContextManager[None] = _autograd()._disable()
         return made
 
@@ -81,15 +82,16 @@ def _autograd() -> Any:
 
 @contextlib.contextmanager
 def compiled_backward(compiler: Compiler) -> Iterator[None]:
-    """Traces and compiles the backward passes of the block."""
+    """Within the block, backward passes are traced and compiled by compiled autograd."""
     with _autograd()._enable(partial(compiler, fullgraph=False)):
         yield
 
 
 @contextlib.contextmanager
 def compiling(backend: str, folder: str | None = None) -> Iterator[Compiler]:
-    """Yields a compiler that has compiled nothing before and is forgotten at the end of the block. Its files are in
-    ``folder``, by default in a folder that is deleted at the end of the block."""
+    """Yields a compiler that has not compiled anything yet. At the end of the block, the compiled code is discarded.
+    The compiler's files are written to ``folder``; by default to a temporary folder, which is deleted at the end of the
+    block."""
     with contextlib.ExitStack() as stack:
         place = stack.enter_context(scratch_folder()) if folder is None else folder
         stack.enter_context(compiler_files(place))
@@ -111,8 +113,8 @@ def compiling(backend: str, folder: str | None = None) -> Iterator[Compiler]:
 
 @contextlib.contextmanager
 def _guards_not_timed() -> Iterator[None]:
-    """Keeps torch from measuring, for each function that it compiles, how long its guards take. For that it flushes the
-    processor's caches, which takes half of the time of compiling a small function."""
+    """Keeps torch from measuring how long the guards of each compiled function take. For this measurement torch flushes
+    the processor's caches, which takes half of the time of compiling a small function."""
     guards: Any = importlib.import_module("torch._dynamo.guards")
     timed = getattr(guards, "profile_guard_manager", None)
     if timed is None:  # another version of torch
@@ -131,7 +133,8 @@ def _takes_no_time(*given: Any) -> float:
 
 @contextlib.contextmanager
 def compiler_files(folder: str) -> Iterator[None]:
-    """Keeps the files of torch's compilers and of the compilers that they start in ``folder``: caches and temporary files."""
+    """Within the block, torch's compilers, and the compilers that they start, write their caches and temporary files to
+    ``folder``."""
     below = Path(folder, "inductor")
     values = {
         "TMPDIR": folder,
@@ -155,7 +158,7 @@ def compiler_files(folder: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _variable(name: str, value: str) -> Iterator[None]:
-    """Sets an environment variable for a block."""
+    """Sets an environment variable within the block, and restores its value afterwards."""
     before = os.environ[name]
     os.environ[name] = value
     try:
@@ -166,12 +169,12 @@ def _variable(name: str, value: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _code_generator() -> Iterator[None]:
-    """Prepares Inductor for a block: it compiles in this process, and forgets at both ends of the block what it knows of
-    the files that it has written.
+    """Prepares Inductor for a block: Inductor compiles in this process, and its lists of written files are cleared at
+    both ends of the block.
 
-    The precompiled header of C++ kernels, the libraries by which Inductor finds out which vector instructions the compiler
-    knows, and the libraries that the compiler made of the kernels are in the suite's cache, because making them takes longer
-    than all else that a case does. Their names are made of the compiler, its options and their text.
+    Three sorts of files are kept in the suite's cache, because creating them takes longer than a case: the precompiled
+    header of C++ kernels, the libraries with which Inductor finds out which vector instructions are available, and the
+    compiled kernels. Their names contain a hash of the compiler, its options and their source.
     """
     code: Any = importlib.import_module("torch._inductor.codecache")
     config: Any = importlib.import_module("torch._inductor.config")
@@ -197,10 +200,10 @@ def _code_generator() -> Iterator[None]:
 
 
 def _find_instructions(folder: Path) -> None:
-    """Lets Inductor find out, once in a process, which vector instructions it can use.
+    """Makes Inductor find out, once per process, which vector instructions it can use.
 
-    For each of them, Inductor starts a process that loads a library from the folder, which takes some tenths of a second.
-    An empty file beside a library that could be loaded saves later processes the attempt.
+    For each kind of instructions, Inductor starts a process that loads a library from the folder, which takes some
+    tenths of a second. An empty file next to a library that could be loaded saves this in later processes.
     """
     isa: Any = importlib.import_module("torch._inductor.cpu_vec_isa")
     load: Any = getattr(isa.VecISA, "_probe_load", None)  # since torch 2.13
@@ -235,7 +238,8 @@ def _forget_files() -> None:
 
 
 def device_interface(device: str) -> Any:
-    """Returns the interface that is registered with Dynamo for a device or a type of devices; None without one."""
+    """Returns the device interface that is registered with Dynamo for a device or device type; None if there is
+    none."""
     registry: Any = importlib.import_module("torch._dynamo.device_interface")
     try:
         return registry.get_interface_for_device(device)
@@ -246,8 +250,8 @@ def device_interface(device: str) -> Any:
 def written_graph(
     program: Callable[..., Any], inputs: Sequence[torch.Tensor], backend: str, folder: str
 ) -> str:
-    """Writes the script with which torch reproduces a graph to a folder, with its inputs. Returns the path of the script,
-    which compiles the graph by the backend and runs it."""
+    """Writes to a folder the script with which torch reproduces a compiled graph, and the graph's inputs. Returns the
+    path of the script, which compiles the graph with the backend and runs it."""
     repro: Any = importlib.import_module("torch._dynamo.repro.after_dynamo")
     path = os.path.join(folder, "graph.py")
 

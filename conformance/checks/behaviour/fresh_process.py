@@ -14,8 +14,8 @@ SCRIPT_SECONDS = 180.0
 
 
 def fresh(code: str, **environment: str) -> dict[str, Any]:
-    """Runs a program in a new interpreter in which torch is not imported yet, with further environment variables. Returns the
-    dictionary that the program leaves in its variable ``told``.
+    """Runs a program in a new interpreter in which torch is not imported yet, with additional environment variables.
+    Returns the dictionary that the program leaves in its variable ``told``.
 
     Raises CheckFailed if the program fails or exceeds its time limit.
     """

@@ -13,8 +13,8 @@ from conformance.checks.cases.context import CaseContext
 
 
 class OwnGraph:
-    """A wrapper that gives a graph class of the device's own module the interface of
-    ``torch.accelerator.Graph``. ``wants`` are the arguments ``pool`` and ``capture_error_mode`` of the capture."""
+    """Gives a graph class of the device's own module the interface of ``torch.accelerator.Graph``. ``wants`` are the
+    arguments ``pool`` and ``capture_error_mode`` of the capture."""
 
     def __init__(self, made: Any, **wants: Any) -> None:
         self._made = made
@@ -74,9 +74,9 @@ def broken(stream: Any, graph: Any, work: Callable[[], Any]) -> Exception | None
 
 
 def refusal(stream: Any, graph: Any, call: Callable[[], Any]) -> tuple[Any, Any]:
-    """Makes a call inside a capture. Returns the exception that the call raised and the RuntimeError that ended
-    the capture, with None for an exception that did not occur. The backend may choose whether a capture goes on
-    after a refused call."""
+    """Makes a call during a capture. Returns two exceptions: the one that the call raised, and the RuntimeError with
+    which the capture ended; None for an exception that did not occur. The backend may choose whether a capture
+    continues after a refused call."""
     refused = None
     try:
         with stream, graph:

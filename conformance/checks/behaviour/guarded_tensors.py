@@ -1,5 +1,5 @@
-"""The tensors of one call, laid out on the device with known bytes around them. The call must change neither the
-tensors nor the bytes.
+"""Puts the tensors of one call on the device in given layouts, with known bytes around them, and checks that the call
+changes neither the tensors nor these bytes.
 
 Repro scripts contain a copy of this module.
 """
@@ -14,7 +14,7 @@ from devices.failure import Kind
 
 
 class GuardedTensors:
-    """Tensors that a case lays out on the device. :meth:`check_intact` checks that no byte of their storages has
+    """Tensors that a case puts on the device. :meth:`check_intact` checks that no byte of their storages has
     changed."""
 
     def __init__(self, context: CaseContext) -> None:
@@ -22,17 +22,17 @@ class GuardedTensors:
         self.tensors: list[tuple[str, GuardedTensor]] = []
 
     def put(self, values: torch.Tensor, layout: str, what: str) -> GuardedTensor:
-        """Lays out the values on the device: in the given layout, or contiguous if the device cannot build that layout.
-        ``what`` says what the tensor is, such as "an input"."""
+        """Copies the values to the device in the given layout, or contiguous if the device cannot build this layout.
+        ``what`` describes the tensor for messages, such as "an input"."""
         taken = layout if self.context.opened.takes(layout) else DENSE
         made = self.context.guarded(values, taken)
         self.tensors.append((what, made))
         return made
 
     def put_indices(self, values: torch.Tensor, layout: str, what: str) -> torch.Tensor:
-        """Copies an integer tensor, which may contain indices, to the device. If ``layout`` is not contiguous, another
-        of the integers follows each element in memory: a kernel that ignores the stride then reads wrong but valid
-        indices, and does not crash."""
+        """Copies an integer tensor, which may contain indices, to the device. If ``layout`` is not contiguous, each
+        element is followed in memory by another integer of the tensor. A kernel that ignores the stride then reads
+        indices that are wrong but valid, and does not crash."""
         values = values.detach().contiguous()
         if layout == DENSE or values.dim() == 0 or not self.context.opened.slices:
             return self.put(values, DENSE, what).view

@@ -1,5 +1,5 @@
-"""Functions that the cases about streams and events share: they make pairs of streams, and queue work whose
-result depends on the order in which it runs."""
+"""Functions that the cases about streams and events share: they create pairs of streams, and queue work whose result
+depends on the order in which it runs."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ _ELEMENTS, _LAUNCHES, _SECONDS = 2**18, 300, 0.02
 def two(
     context: CaseContext, index: int = 0, make: Callable[[int], Any] | None = None
 ) -> tuple[Any, Any]:
-    """Returns two different streams of a device index. ``make(index)`` makes each of them; by default they are
-    made by torch.Stream."""
+    """Returns two different streams of a device index. ``make(index)`` creates each stream; the default is
+    torch.Stream."""
     first, second = ((make or context.stream)(index) for _ in range(2))
     context.must(first != second, "two new streams are the same", by="streams.identity")
     return first, second
@@ -80,9 +80,9 @@ def queue(stream: Any, tensor: torch.Tensor, *numbers: int) -> None:
 
 
 def hold_stream(context: CaseContext, stream: Any) -> Hold:
-    """Returns a hold, which blocks a stream until the hold is released. If the device cannot block a stream, the
-    hold blocks nothing; instead, the function queues ordinary work that takes a while, so that a missing wait shows in
-    the values."""
+    """Returns a hold, which blocks a stream until the hold is released. If the device cannot block a stream, the hold
+    blocks nothing, but ordinary work that takes some time is queued on the stream. A missing wait then shows in the
+    values."""
     hold = context.hold(stream, needed=False)
     if not hold.holds:
         tensor = torch.zeros(_ELEMENTS, device=stream.device)
@@ -103,7 +103,7 @@ def recorded(context: CaseContext, stream: Any) -> Any:
 
 
 def steps(start: int, numbers: Iterable[int]) -> int:
-    """Returns the result of applying steps with the given numbers to a start value, as int32."""
+    """Returns the start value, as int32, after steps with the given numbers have been applied to it."""
     value = torch.tensor(start, dtype=torch.int32)
     for number in numbers:
         step(value, number)
@@ -111,7 +111,8 @@ def steps(start: int, numbers: Iterable[int]) -> int:
 
 
 def learnt(context: CaseContext) -> None:
-    """Runs every kind of work once on the device, because the first call of a kernel may do more than queue it."""
+    """Runs each kind of work that ``queue`` uses once on the device, because the first call of a kernel may do more
+    than queue it."""
     tensor, other = filled(context, 1), filled(context, 1)
     step(tensor, 1)
     other.copy_(tensor)

@@ -1,6 +1,6 @@
-"""How a call is executed: as it stands (eager), compiled, or captured in a graph and replayed. Procedures (functions
-that make a call) and judges (functions that judge its result) work in any mode. Repro scripts contain the functions
-below, which need only torch."""
+"""The ways in which a function is executed: eagerly, compiled, or captured in a graph and replayed. Procedures
+(functions that make a call) and judges (functions that check the evidence of a call) work in each of these modes. Repro
+scripts contain the functions below, which need only torch."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from opinfo.compare import tensors_of
 
 @dataclass(frozen=True, slots=True)
 class Mode:
-    """A way to execute a function. ``wrap(function, **parameters)`` returns a function that executes ``function`` in this
-    way; without ``wrap``, a function is executed as it stands. The parameters are literals."""
+    """A way to execute a function. ``wrap(function, **parameters)`` returns a function that executes ``function`` in
+    this way. Without ``wrap``, functions are executed eagerly. The parameters are literals."""
 
     id: str
     wrap: Callable[..., Callable[..., Any]] | None = None
@@ -44,15 +44,15 @@ EAGER = Mode("eager")
 
 @dataclass(frozen=True, slots=True)
 class BesideEager:
-    """The evidence of a call that was made twice on equal inputs: as it stands, and in the mode that is judged."""
+    """The evidence of a call that was made twice on equal inputs: eagerly, and in the mode that is judged."""
 
     eager: Evidence
     made: Evidence | None = None  # None if the eager call raised
 
 
 def called_beside_eager(call: Invocation, seed: int) -> BesideEager:
-    """Makes a call as it stands and then in its mode, each time after ``seed`` was set, and returns the evidence of
-    both. Afterwards the inputs have their known bytes again."""
+    """Makes a call eagerly and then in its mode, and returns the evidence of both. ``seed`` is set before each of them.
+    Afterwards the inputs have their original bytes again."""
     torch.manual_seed(seed)
     eager = called(replace(call, function=call.eager or call.function))
     if eager.raised is not None:
@@ -65,7 +65,8 @@ def called_beside_eager(call: Invocation, seed: int) -> BesideEager:
 
 
 def compiled(function: Any, backend: Any, dynamic: Any = None) -> Any:
-    """Returns the function compiled by ``torch.compile``, in one graph."""
+    """Returns the function compiled by ``torch.compile`` with ``fullgraph=True``, so that a graph break raises an
+    exception."""
     return torch.compile(function, backend=backend, dynamic=dynamic, fullgraph=True)
 
 
@@ -73,8 +74,8 @@ def compiled(function: Any, backend: Any, dynamic: Any = None) -> Any:
 
 
 class NotReplayed(Exception):
-    """The exception raised if a call could not be captured or replayed. ``stage`` says which, and ``__cause__`` is the
-    exception of the device."""
+    """Raised if a call could not be captured or replayed. ``stage`` says during which of the two the device raised an
+    exception, which is ``__cause__``."""
 
     def __init__(self, stage: str) -> None:
         super().__init__(stage)
@@ -82,9 +83,9 @@ class NotReplayed(Exception):
 
 
 def replayed(function: Any, own: str) -> Any:
-    """Returns a function that captures a call of ``function`` on its inputs while they hold zeros, and replays the graph
-    on the values of the inputs. The random numbers of the replay are the first ones of the current seed. ``own`` names
-    a graph class of the device's module, for a device without ``torch.accelerator.Graph``."""
+    """Returns a function that captures a call of ``function`` while all elements of the inputs are zero, and then
+    replays the graph with the real values of the inputs. The random numbers of the replay begin at the current seed.
+    ``own`` names a graph class of the device's module, for a device without ``torch.accelerator.Graph``."""
 
     def run(*args: Any, **kwargs: Any) -> Any:
         inputs = [each for each in tensors_of((args, kwargs)) if each.layout == torch.strided]
@@ -120,8 +121,8 @@ def replayed(function: Any, own: str) -> Any:
 
 
 def single(tensor: torch.Tensor, like: torch.Tensor | None = None) -> torch.Tensor:
-    """Returns a view with each element of a tensor only once: every dimension with stride 0 is reduced to size 1. The
-    strides of ``like`` decide, by default those of the tensor itself."""
+    """Returns a view that has each element of a tensor only once: every dimension of stride 0 is reduced to size 1. The
+    strides are those of ``like``, or by default of the tensor itself."""
     for dim, step in enumerate((tensor if like is None else like).stride()):
         if step == 0 and tensor.shape[dim] > 1:
             tensor = tensor.narrow(dim, 0, 1)
@@ -129,8 +130,9 @@ def single(tensor: torch.Tensor, like: torch.Tensor | None = None) -> torch.Tens
 
 
 def end_capture(own: str, device: torch.device) -> None:
-    """Captures a simple op after a capture that failed. Until a capture succeeds, a device may refuse to draw random
-    numbers, and the next call could fail because of that. The clause ``graphs.recovery`` checks that behaviour."""
+    """Captures a simple op, to end the state that a failed capture may leave: until a capture succeeds, a device may
+    refuse to draw random numbers, so that the next call could fail. (The clause ``graphs.recovery`` checks this state
+    itself.)"""
     x = torch.zeros(1, device=device)
     torch.accelerator.synchronize()
     with suppress(Exception), torch.Stream(device=device), make_graph(own, device):

@@ -1,11 +1,11 @@
-"""Languages of random programs. A language declares each of its instructions once: the operands and their values, the
-precondition, the effect on a model of the device, the operations that run on the device, and the states that programs
-must cover. The text of programs, their validation, the choice of possible next steps, and the table of what programs
-can cover follow from these declarations.
+"""Languages of random programs. A language declares each of its instructions once: its operands and their values, its
+precondition, its effect on a model of the device, the operations that run on the device, and the states that programs
+must cover. Everything else follows from these declarations: the text of programs, their validation, the choice of
+possible next steps, and the table of what programs can cover.
 
-A few programs drawn at random miss rare pairs of instructions. So a case counts what its programs cover, and then adds
-steered programs. To choose the next step of a steered program, several steps are drawn at random, and the one that
-covers the most missing entries is taken.
+A few random programs miss rare pairs of instructions. A case therefore counts what its programs cover, and then adds
+steered programs. For each step of a steered program, several steps are drawn at random, and the one that covers the
+most missing entries of the table is used.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ class Reach:
         self.missing = set(self.table)
 
     def __str__(self) -> str:
-        """Returns the coverage as a report shows it: ``98 pairs of instructions, 9 states of wait; missing: …``. Here
-        ``wait`` is the name of a group of states."""
+        """Returns the coverage in the form used in reports: ``98 pairs of instructions, 9 states of wait; missing: …``.
+        Here ``wait`` is the name of a group of states."""
         sorts = Counter(sort for sort, *_ in self.table - self.missing)
         told = [f"{sorts.pop('pair', 0)} pairs of instructions"]
         told += [f"{count} states of {sort}" for sort, count in sorted(sorts.items())]
@@ -61,8 +61,9 @@ class Reach:
 class Aspect:
     """A property of a step and of the state in which it runs, such as whether a block is the last one.
 
-    ``words`` are its values, or a function that returns them for a model. ``place`` takes the model and the operands by
-    name, and returns the place of the value among the words; None if the step has no such property.
+    ``words`` are the possible values of the property, or a function that returns them for a model. ``place`` takes the
+    model and the operands by name, and returns the index of the value among the words; None if the step does not have
+    the property.
     """
 
     def __init__(
@@ -78,7 +79,7 @@ class Aspect:
 
 class States:
     """States that programs must cover: all combinations of the words of some aspects. ``group`` is the name under which
-    the coverage lists the states; if it is empty, the name of the instruction is used."""
+    the coverage lists the states. If it is an empty string, the name of the instruction is used."""
 
     def __init__(self, *aspects: Aspect, group: str = "") -> None:
         self.aspects = aspects
@@ -96,8 +97,8 @@ class States:
 @dataclass(frozen=True, slots=True)
 class Operand:
     """A number in a step, one of ``values``. If ``count`` is given, the number denotes an object of the model, such as
-    a block: ``count`` returns how many objects there are in a state of the model, and the number is taken modulo this
-    count; then ``first`` is added."""
+    a block. ``count`` returns how many such objects exist; the number is taken modulo this count, and ``first`` is
+    added."""
 
     name: str
     values: range
@@ -110,7 +111,7 @@ class Operand:
 
 
 def numbered(name: str, values: range, count: Callable[[Any], int]) -> Operand:
-    """Returns an operand whose every value below ``count(model)`` must be covered by the programs."""
+    """Returns an operand for which programs must cover every value below ``count(model)``."""
 
     def words(model: Any) -> _Words:
         return [f"{name} {number}" for number in range(count(model))]
@@ -129,8 +130,8 @@ def _call(name: str, *values: int) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Instruction:
-    """An instruction of a language. Its functions take the model, and ``body``, ``needs`` and ``title`` also the operands
-    by name."""
+    """An instruction of a language. All its functions take the model; ``body``, ``needs`` and ``title`` also take the
+    operands by name."""
 
     name: str
     operands: tuple[Operand, ...]
@@ -169,9 +170,9 @@ class Language:
         covers: tuple[States, ...] = (),
         **more: Any,
     ) -> Callable[[_Function], _Function]:
-        """Decorates the body of an instruction, a function that takes the model and the operands. Its name is the name
-        of the instruction; its parameters name the operands. ``operands`` are operands that are not those of the
-        language; ``more`` has other fields of Instruction.
+        """Returns a decorator for the body of an instruction, a function that takes the model and the operands. The
+        function's name is the name of the instruction, and its parameters are the names of the operands. ``operands``
+        are operands that the language does not define; ``more`` has other fields of Instruction.
 
         If ``effect`` is given, it changes the model, and the decorated function is the only operation of the
         instruction. The function then takes the running program instead of the model.
@@ -204,7 +205,7 @@ class Language:
     # -- programs
 
     def describe(self, steps: Steps) -> str:
-        """Returns steps as text for people."""
+        """Returns the steps as readable text."""
         return "; ".join(map(self._describe, steps)) or "nothing"
 
     def _describe(self, step: Step) -> str:
@@ -277,13 +278,13 @@ class State:
         }
 
     def possible(self, step: Step) -> bool:
-        """Returns True if a step would do anything in this state."""
+        """Returns True if a step would have an effect in this state."""
         instruction = self.language.instructions[step[0]]
         return bool(instruction.here(self) and instruction.needs(self, **self.operands(step)))
 
     def reaches(self, step: Step) -> set[Key]:
-        """Returns the pair of instructions and the states that a step would add to the coverage. The set is empty if the
-        step would do nothing."""
+        """Returns the pair of instructions and the states that a step would add to the coverage. Returns an empty set
+        if the step would have no effect."""
         if not self.possible(step):
             return set()
         instruction, operands = self.language.instructions[step[0]], self.operands(step)
@@ -322,7 +323,7 @@ class State:
         return found
 
     def proposals(self, random: Random) -> list[Step]:
-        """Returns steps drawn at random that may come next."""
+        """Returns steps, drawn at random, that are possible next."""
         found = [
             (
                 name,

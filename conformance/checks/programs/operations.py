@@ -16,8 +16,8 @@ _Given = ParamSpec("_Given")
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """One operation of a program: a function that takes the running program (``run``), and its other arguments by name.
-    Created by the decorator ``operation``."""
+    """One operation of a program: the function that runs it, and the function's arguments by name. The first argument
+    of the function is the running program, ``run``. Operations are created by the decorator ``operation``."""
 
     function: Callable[..., None]
     given: dict[str, Any]
@@ -51,11 +51,11 @@ def settle(run: Any) -> None:
 
 
 def straight(operations: Iterable[Operation], names: Mapping[str, str], depth: int) -> str:
-    """Returns operations as lines of Python, indented by ``depth`` levels: the body of each operation's function with
-    the arguments filled in.
+    """Returns operations as lines of Python, indented by ``depth`` levels. The lines are the bodies of the operations'
+    functions, in which the arguments are replaced by their values.
 
     ``run.context`` becomes ``context``. An entry of a table of the run, such as ``run.streams[1]``, becomes a variable
-    such as ``s1``; ``names`` maps each table to the prefix of its variables.
+    such as ``s1``; ``names`` has the prefix of the variables for each table.
     """
     lines = (ast.unparse(node) for each in operations for node in _body_of(each, names))
     return textwrap.indent("".join(f"{line}\n" for line in lines), "    " * depth)
@@ -72,13 +72,13 @@ def _body_of(operation: Operation, names: Mapping[str, str]) -> list[ast.stmt]:
 
 
 def _expression_of(value: Any) -> ast.expr:
-    """Returns the syntax tree of a literal, or of a lambda that stands on a line of its own."""
+    """Returns the syntax tree of a literal, or of a lambda whose source stands on its own line."""
     text = inspect.getsource(value).strip().rstrip(",") if callable(value) else repr(value)
     return ast.parse(text, mode="eval").body
 
 
 class _Filled(ast.NodeTransformer):
-    """A transformer of syntax trees that substitutes an operation's arguments into the body of its function."""
+    """Substitutes an operation's arguments into the syntax tree of its function."""
 
     def __init__(self, given: Mapping[str, ast.expr], names: Mapping[str, str]) -> None:
         self.given = given
@@ -102,7 +102,7 @@ class _Filled(ast.NodeTransformer):
         return self.generic_visit(node)
 
     def visit_If(self, node: ast.If) -> Any:
-        """Replaces an ``if`` on an argument by the branch that is taken."""
+        """Replaces an ``if`` whose condition is an argument by the branch that is taken."""
         match self.visit(node.test):
             case ast.Constant(holds):
                 chosen = ast.Module(node.body if holds else node.orelse, [])
@@ -126,7 +126,7 @@ class _Filled(ast.NodeTransformer):
         return made if open_ else ast.Constant(eval(ast.unparse(made)))
 
     def visit_Call(self, node: ast.Call) -> ast.AST:
-        """Replaces the call of an argument that is a lambda by the lambda's expression."""
+        """Replaces a call of an argument that is a lambda by the expression of the lambda."""
         self.generic_visit(node)
         match node.func:
             case ast.Lambda(parameters, expression):

@@ -1,7 +1,8 @@
-"""Random programs (sequences of device operations) drawn by hypothesis: always the same ones in a plan, new ones in a
-random search. Failing programs are shrunk and written as straight-line code.
+"""Runs random programs (sequences of device operations) that hypothesis draws. A plan always draws the same programs; a
+random search draws new ones. Failing programs are shrunk and written as straight-line code.
 
-Hypothesis is imported inside functions, because a repro script may contain this module and must run without hypothesis.
+Hypothesis is imported inside of functions, because a repro script may contain this module and must run without
+hypothesis.
 """
 
 from __future__ import annotations
@@ -46,8 +47,8 @@ def pinned(programs: int, **more: Any) -> Any:
 
 
 def search(strategy: Any, holds: Callable[[Any], None], seed: int, programs: int) -> None:
-    """Draws ``programs`` examples from a hypothesis strategy and calls ``holds`` with each. Raises the exception of the
-    smallest example that fails."""
+    """Draws ``programs`` examples from a hypothesis strategy and calls ``holds`` with each. If examples fail, raises
+    the exception of the smallest one."""
     from hypothesis import given
     from hypothesis import seed as seeded
 
@@ -64,9 +65,9 @@ def _nobody(*_: Any) -> None:
 class Search:
     """A random search through the programs of one case.
 
-    Failures of a ``known`` kind are ignored. After the first failure of another kind only failures of that same kind
-    count, so that shrinking keeps the failure. Programs that prove nothing (for example because the work finished too
-    early) are counted; they neither fail nor end the search.
+    Failures of a ``known`` kind are ignored. After the first failure of another kind, only failures of the same kind
+    count, so that shrinking does not find another bug. Programs that prove nothing, for example because the work
+    finished too early, are counted; they neither fail nor end the search.
     """
 
     kind_of: Callable[[BaseException], str]  # names the kind of a program's failure
@@ -82,7 +83,7 @@ class Search:
     cut: bool = field(default=False, init=False)  # True if shrinking ran out of time
 
     def takes(self) -> bool:
-        """Returns True, and counts the program, if the search has time to run one more program."""
+        """Counts a program and returns True if the search has time to run it; otherwise returns False."""
         if time.monotonic() > self.end:
             self.cut = bool(self.wanted)
             return False
@@ -143,8 +144,8 @@ class Trial:
         return True
 
     def fails_alike(self, program: Program, part: Callable[[], Any]) -> bool:
-        """Runs a program that is smaller than the failing one. If it fails with the same type of exception, keeps it as
-        the failing program and returns True."""
+        """Runs a program that is smaller than the failing one. If it fails with the same type of exception, stores it
+        as the failing program and returns True."""
         if self.found is None or not self.begin():
             return False
         before = self.found
@@ -157,8 +158,8 @@ class Trial:
         return False
 
     def shorten(self, place: int, run: Callable[..., Any]) -> None:
-        """Removes the steps of the failing program that the failure does not need, first many at once and then one by
-        one. ``place`` is the index of the steps in the program, and ``run`` runs a program."""
+        """Removes the steps of the failing program that are not necessary for the failure; first many at once, then one
+        by one. ``place`` is the index of the steps in the program, and ``run`` runs a program."""
         assert self.found is not None
         program = self.found[0]
         at_once = max(1, len(program[place]) // 2)
@@ -195,9 +196,9 @@ class Trial:
     ) -> None:
         """Runs the random programs of the case with ``search``, and then calls ``holds`` with each of the ``steered``
         programs, which were drawn to cover what the random programs missed. ``shorter`` shortens a failing program.
-        Requires that at least ``programs`` programs ran and that they covered ``reach``.
+        Checks that at least ``programs`` programs ran and that they covered ``reach``.
 
-        In a random search (``--explore``) there are no steered programs, and nothing is required.
+        A random search (``--explore``) has no steered programs, and no number of programs or coverage is required.
         """
         with self.shrunk(shorter):
             search()
@@ -218,15 +219,15 @@ class Trial:
                 )
 
     def must_have_run(self, programs: int) -> None:
-        """Requires that at least ``programs`` programs ran. Nothing is required of a random search."""
+        """Checks that at least ``programs`` programs ran. In a random search, nothing is checked."""
         if self.context.search is None:
             text = f"expected at least {programs} programs to run; {self.count} ran"
             self.context.must(self.count >= programs, text)
 
     @contextmanager
     def shrunk(self, shorter: Callable[[], None] = _nobody) -> Iterator[None]:
-        """Returns a context manager for a search: the smallest failing program becomes the failure of the check, and
-        the repro script runs that program.
+        """Returns a context manager for a search. The smallest failing program becomes the failure of the check, and
+        the repro script runs this program.
 
         ``shorter`` may shorten the program further with ``fails_alike``. Raises CheckFailed, or NotShown if the program
         proved nothing.

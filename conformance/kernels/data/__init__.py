@@ -1,1 +1,1 @@
-"""The wire types of other projects' formats of kernels."""
+"""The data structures of the file formats in which other projects store kernels."""

@@ -1,6 +1,6 @@
-"""The documents of a trace folder of FlashInfer-Bench (https://github.com/flashinfer-ai/flashinfer-bench,
-flashinfer_bench/data): ``definitions/``, ``workloads/``, ``solutions/`` and ``traces/``. Fields that are not used here are
-left out; a trace keeps its workload as it was read."""
+"""The JSON documents in a trace folder of FlashInfer-Bench (https://github.com/flashinfer-ai/flashinfer-bench,
+flashinfer_bench/data): ``definitions/``, ``workloads/``, ``solutions/`` and ``traces/``. Fields that this project does
+not use are left out, except that a trace keeps its workload unchanged."""
 
 from __future__ import annotations
 
@@ -10,21 +10,22 @@ import msgspec
 
 
 class Axis(msgspec.Struct, frozen=True):
-    """A named size: a constant, or one that each workload sets ("var")."""
+    """A named size of a definition: a constant, or "var" if each workload sets it."""
 
     type: str
     value: int | None = None
 
 
 class TensorSpec(msgspec.Struct, frozen=True):
-    """An input or an output: the names of its axes, or None for a scalar, and its dtype."""
+    """The type of an input or output: its dtype and the names of its axes, which are None for a scalar."""
 
     shape: tuple[str, ...] | None
     dtype: str
 
 
 class Definition(msgspec.Struct, frozen=True):
-    """What a kernel computes. ``reference`` is the text of a Python module with a function ``run``."""
+    """The definition of a computation. ``reference`` is the source of a Python module with a function ``run`` that
+    computes the right result."""
 
     name: str
     axes: dict[str, Axis]
@@ -35,7 +36,7 @@ class Definition(msgspec.Struct, frozen=True):
 
 
 class WorkloadInput(msgspec.Struct, frozen=True):
-    """How an input of a workload is made: "random", "scalar" or "safetensors"."""
+    """How the values of a workload's input are created: "random", "scalar" or "safetensors"."""
 
     type: str
     value: Any = None
@@ -44,7 +45,7 @@ class WorkloadInput(msgspec.Struct, frozen=True):
 
 
 class Workload(msgspec.Struct, frozen=True):
-    """The sizes and inputs of one call."""
+    """A workload: the sizes and inputs of one call."""
 
     uuid: str
     axes: dict[str, int]
@@ -52,15 +53,15 @@ class Workload(msgspec.Struct, frozen=True):
 
 
 class SourceFile(msgspec.Struct, frozen=True):
-    """A file of a solution."""
+    """A source file of a solution."""
 
     path: str
     content: str
 
 
 class Spec(msgspec.Struct, frozen=True):
-    """How a solution is called. ``entry_point`` is "file::function". In destination-passing style, the function gets its
-    outputs as further arguments."""
+    """How to call a solution. ``entry_point`` is "file::function". In destination-passing style, the function gets its
+    output tensors as additional arguments."""
 
     language: str
     entry_point: str
@@ -68,7 +69,7 @@ class Spec(msgspec.Struct, frozen=True):
 
 
 class Solution(msgspec.Struct, frozen=True):
-    """A kernel for a definition."""
+    """A solution: a kernel that implements a definition."""
 
     name: str
     definition: str
@@ -77,14 +78,14 @@ class Solution(msgspec.Struct, frozen=True):
 
 
 class Environment(msgspec.Struct, frozen=True):
-    """The machine of an evaluation."""
+    """The machine on which an evaluation was made."""
 
     hardware: str
     libs: dict[str, str]
 
 
 class Correctness(msgspec.Struct, frozen=True):
-    """The largest errors. ``extra`` is free: our judgement stands there."""
+    """The largest errors of a solution. Our judgement is stored in ``extra``, whose content the format leaves open."""
 
     max_relative_error: float
     max_absolute_error: float
@@ -92,7 +93,7 @@ class Correctness(msgspec.Struct, frozen=True):
 
 
 class Performance(msgspec.Struct, frozen=True):
-    """The times of a call."""
+    """The measured times of a call."""
 
     latency_ms: float
     reference_latency_ms: float
@@ -100,7 +101,7 @@ class Performance(msgspec.Struct, frozen=True):
 
 
 class Evaluation(msgspec.Struct, frozen=True):
-    """The verdict on a solution for a workload."""
+    """The verdict on a solution for one workload."""
 
     status: str
     environment: Environment
@@ -111,7 +112,7 @@ class Evaluation(msgspec.Struct, frozen=True):
 
 
 class Trace(msgspec.Struct, frozen=True):
-    """A line of ``workloads/`` (without a solution) or of ``traces/``."""
+    """A line of a file in ``workloads/`` (without a solution) or in ``traces/``."""
 
     definition: str
     workload: Any

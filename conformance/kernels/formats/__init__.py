@@ -1,5 +1,5 @@
-"""The formats in which kernels are found in files and folders. Each format is a module behind the Protocol ``Format``;
-none imports a kernel in this process."""
+"""The file and folder formats in which kernels are found. Each format is a module with the functions of the protocol
+``Format``. No format imports a kernel into this process."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from devices.errors import ConformError
 
 
 class Wanted(msgspec.Struct, frozen=True, kw_only=True):
-    """What a user asks for beside a path: the fields of a request that do not follow from the kernel's file. ``target`` and
-    ``reference`` are empty if the file says them."""
+    """The user's settings for all kernels of a path. ``target`` and ``reference`` are empty if the kernel's file
+    determines them."""
 
     target: str = ""
     reference: str = ""
@@ -30,25 +30,26 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     speed: bool = True
 
     def request(self, **fields: Any) -> Request:
-        """Returns a request with these settings."""
+        """Returns a request with these settings and the given fields."""
         common = ("device", "descriptor", "dtypes", "seconds", "guard_pages", "speed")
         given = {name: getattr(self, name) for name in common}
         return Request(**{**given, **fields})
 
 
 class Format(Protocol):
-    """A format: a module with these functions."""
+    """The functions that the module of a format defines."""
 
     def takes(self, path: Path) -> bool:
-        """Returns True if a file or a folder has this format."""
+        """Returns True if the file or folder has this format."""
         ...
 
     def requests(self, path: Path, wanted: Wanted) -> list[Request]:
-        """Returns a request for each kernel. Raises ConformError if the file cannot be read."""
+        """Returns one request for each kernel. Raises ConformError if the file cannot be read."""
         ...
 
     def record(self, path: Path, judged: Sequence[tuple[Request, Judgement]]) -> list[Path]:
-        """Writes the verdicts in the way of the format. Returns the files that were written; most formats have none."""
+        """Writes the verdicts to files of the format, if it has such files. Returns the paths of the files that were
+        written."""
         ...
 
 
@@ -57,12 +58,12 @@ FORMATS: Final = ("flashinfer", "backendbench", "kernelbench", "library_module")
 
 
 class NoKernel(ConformError):
-    """The error for a path in which no format finds a kernel."""
+    """The error for a path in which no known format finds a kernel."""
 
     exit_code = 4
 
 
 def format_of(path: Path) -> Any:
-    """Returns the module of the format of a file or folder; None if no format takes it."""
+    """Returns the module of the format of a file or folder; None if no format matches."""
     modules = (importlib.import_module(f"{__name__}.{name}") for name in FORMATS)
     return next((each for each in modules if each.takes(path)), None)

@@ -12,7 +12,7 @@ from conformance.kernels.request import Request, Source
 
 
 def takes(path: Path) -> bool:
-    """Returns True for a folder with implementations, or for the folder of one op."""
+    """Returns True for a folder of such op folders, or for the folder of one op."""
     return path.is_dir() and any(_implementations(path))
 
 
@@ -29,13 +29,13 @@ def requests(path: Path, wanted: Wanted) -> list[Request]:
 
 
 def record(path: Path, judged: Sequence[tuple[Request, Judgement]]) -> list[Path]:
-    """Writes nothing: the format has no place for a verdict."""
+    """Writes nothing, because the format has no files for verdicts."""
     return []
 
 
 def overload_of(folder: str) -> str:
-    """Returns the overload that the name of a folder stands for: the last two underscores stand for the dot, so that
-    ``add___Tensor`` is ``aten::add_.Tensor``."""
+    """Returns the overload that the name of an op's folder denotes. The last two underscores stand for a dot:
+    ``add___Tensor`` denotes ``aten::add_.Tensor``."""
     name, _, overload = folder.rpartition("__")
     return f"aten::{name}.{overload}"
 

@@ -1,5 +1,5 @@
-"""A trace folder of FlashInfer-Bench: each solution is judged on the workloads of its definition, and the verdict is written
-to ``traces/`` as an evaluation."""
+"""A trace folder of FlashInfer-Bench. Each solution is judged on the workloads of its definition, and the verdict is
+written to ``traces/`` as an evaluation."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ _STATUS: Final = {
 
 
 def takes(path: Path) -> bool:
-    """Returns True for a folder with definitions and solutions."""
+    """Returns True for a folder that contains the folders ``definitions`` and ``solutions``."""
     return (path / "definitions").is_dir() and (path / "solutions").is_dir()
 
 
 def requests(path: Path, wanted: Wanted) -> list[Request]:
-    """Returns a request for each solution whose definition and workloads are in the folder. Raises NoKernel for a damaged
-    file."""
+    """Returns a request for each solution. Raises NoKernel if the definition or the workloads of a solution are
+    missing, or if a file is damaged."""
     definitions = {each.stem: each for each in (path / "definitions").rglob("*.json")}
     workloads = {each.stem: each for each in (path / "workloads").rglob("*.jsonl")}
     found = []
@@ -51,7 +51,9 @@ def requests(path: Path, wanted: Wanted) -> list[Request]:
         solution = _read(file, Solution)
         name = solution.definition
         if name not in definitions or name not in workloads:
-            raise NoKernel(f"{file}: the folder has no definition or no workloads of '{name}'")
+            raise NoKernel(
+                f"{file}: expected a definition and workloads of '{name}' in the folder, found none"
+            )
         definition = _read(definitions[name], Definition)
         floating = [each.dtype for each in definition.inputs.values() if "float" in each.dtype]
         request = wanted.request(
@@ -70,7 +72,8 @@ def requests(path: Path, wanted: Wanted) -> list[Request]:
 
 
 def record(path: Path, judged: Sequence[tuple[Request, Judgement]]) -> list[Path]:
-    """Appends a trace for each workload of each judged solution to ``traces/``. Returns the files."""
+    """Appends a trace for each workload of each judged solution to the files in ``traces/``. Returns the paths of these
+    files."""
     written: dict[Path, None] = {}
     for request, judgement in judged:
         if judgement.verdict is Verdict.NOT_JUDGED or request.samples is None:
@@ -88,7 +91,7 @@ def record(path: Path, judged: Sequence[tuple[Request, Judgement]]) -> list[Path
 
 
 def evaluation_of(judgement: Judgement) -> Evaluation:
-    """Returns a judgement as an evaluation of FlashInfer-Bench."""
+    """Returns the evaluation in FlashInfer-Bench's format that corresponds to a judgement."""
     shown = judgement.smallest
     failure = shown.failure if shown is not None else None
     where = failure.where if failure is not None else None
@@ -113,7 +116,7 @@ def evaluation_of(judgement: Judgement) -> Evaluation:
 
 
 def status_of(judgement: Judgement, failure: Failure | None) -> str:
-    """Returns the status of FlashInfer-Bench that comes nearest to a judgement."""
+    """Returns the status of FlashInfer-Bench that is closest to a judgement."""
     if judgement.right:
         return "PASSED"
     if failure is None:

@@ -1,4 +1,4 @@
-"""KernelBench's file: the classes ``Model`` and ``ModelNew``, and the functions ``get_inputs`` and
+"""KernelBench's file format: a file with the classes ``Model`` and ``ModelNew``, and the functions ``get_inputs`` and
 ``get_init_inputs`` (https://github.com/ScalingIntelligence/KernelBench)."""
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from conformance.kernels.request import Request, Source
 
 
 def takes(path: Path) -> bool:
-    """Returns True if a file defines both models and the inputs."""
+    """Returns True if a file defines both classes and both functions."""
     return {"Model", "ModelNew", "get_inputs"} <= names_in(path)
 
 
 def requests(path: Path, wanted: Wanted) -> list[Request]:
-    """Returns the request for the model of a file. The benchmark calls a model with contiguous inputs of one shape, and so
-    it is judged."""
+    """Returns the request for the kernel of a file. Inputs are contiguous and keep the shapes of ``get_inputs``, as in
+    the benchmark."""
     place = str(path.resolve())
     return [
         wanted.request(
@@ -36,5 +36,5 @@ def requests(path: Path, wanted: Wanted) -> list[Request]:
 
 
 def record(path: Path, judged: Sequence[tuple[Request, Judgement]]) -> list[Path]:
-    """Writes nothing: the format has no place for a verdict."""
+    """Writes nothing, because the format has no files for verdicts."""
     return []

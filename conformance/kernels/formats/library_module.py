@@ -1,4 +1,4 @@
-"""A module that overrides aten ops by ``torch.library``."""
+"""A Python module that overrides aten ops with ``torch.library``."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from conformance.kernels.request import Request, Source
 
 
 def takes(path: Path) -> bool:
-    """Returns True if a file names ``torch.library`` or ``Library``, and a function that registers kernels."""
+    """Returns True if a file mentions ``torch.library`` or ``Library``, and a function that registers kernels."""
     used = attributes_in(path)
     return bool(used & {"library", "Library"} and used & {"impl", "register_kernel"})
 
 
 def requests(path: Path, wanted: Wanted) -> list[Request]:
-    """Returns a request for each op that the module overrides. The module is imported by another process, which finds
-    them. Raises ConformError if it cannot be imported."""
+    """Returns a request for each op that the module overrides. Another process imports the module to find these ops.
+    Raises ConformError if the module cannot be imported."""
     source = Source(str(path.resolve()), "")
     return [
         wanted.request(kernel=source, form="library", target=target, name=f"{path.stem}: {target}")
@@ -30,5 +30,5 @@ def requests(path: Path, wanted: Wanted) -> list[Request]:
 
 
 def record(path: Path, judged: Sequence[tuple[Request, Judgement]]) -> list[Path]:
-    """Writes nothing: the format has no place for a verdict."""
+    """Writes nothing, because the format has no files for verdicts."""
     return []

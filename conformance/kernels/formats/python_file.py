@@ -1,4 +1,4 @@
-"""What a Python file defines, read without importing it."""
+"""Reads the names that a Python file defines and uses, without importing the file."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from devices.errors import ConformError
 
 
 class Unreadable(ConformError):
-    """The error for a file that is not Python."""
+    """The error for a file that is not valid Python."""
 
     exit_code = 4
 
 
 def tree_of(path: Path) -> ast.Module:
-    """Returns the syntax tree of a file. Raises Unreadable."""
+    """Returns the syntax tree of a file. Raises Unreadable if the file is not valid Python."""
     try:
         return ast.parse(path.read_text(encoding="utf-8"))
     except (OSError, SyntaxError, ValueError) as error:
@@ -23,8 +23,8 @@ def tree_of(path: Path) -> ast.Module:
 
 
 def names_in(path: Path) -> frozenset[str]:
-    """Returns the functions, classes and variables that a file defines at its top. Empty for a file that is not
-    Python."""
+    """Returns the names of the functions, classes and variables that a file defines at module level; an empty set if
+    the file is not valid Python."""
     if path.suffix != ".py" or not path.is_file():
         return frozenset()
     found: set[str] = set()

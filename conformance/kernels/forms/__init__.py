@@ -1,5 +1,6 @@
-"""The forms in which kernels are handed in. Each form is a module that loads a kernel in the kernel's process. The
-functions of this module choose the form of a request."""
+"""The forms of kernels: a function, a custom op, a library module, a KernelBench model, a FlashInfer-Bench solution.
+Each form is a module that loads a kernel in the kernel's process; the functions here call the module of a request's
+form."""
 
 from __future__ import annotations
 
@@ -17,30 +18,31 @@ CUSTOM_OP = "custom_op"
 
 
 class Form(Protocol):
-    """A form of kernels: a module with this function."""
+    """The function that the module of a form defines."""
 
     def load(self, request: Request, captured: list[Override]) -> Callable[..., Any]:
-        """Returns the kernel as a function. ``captured`` are the overrides of aten ops that the file has registered
-        while it was imported. Raises whatever the file raises."""
+        """Returns the kernel as a function. ``captured`` has the overrides of aten ops that the file registered when it
+        was imported. Raises any exception that the file raises."""
         ...
 
 
 def load(request: Request, captured: list[Override]) -> Callable[..., Any]:
-    """Imports the file of a kernel and returns the kernel as a function."""
+    """Imports the file of a kernel and returns the kernel as a function. ``captured`` is the list of
+    ``overrides_captured``."""
     form: Any = importlib.import_module(f"{__name__}.{request.form}")
     kernel: Callable[..., Any] = form.load(request, captured)
     return kernel
 
 
 def replaced_op(request: Request) -> Callable[..., Any] | None:
-    """Returns the function with whose time the kernel's is compared: the op that it replaces, or its reference."""
+    """Returns the function to which the kernel's speed is compared: the op that it replaces, or its reference."""
     if request.target:
         return named_function(request.target)
     return reference_of(request)
 
 
 def reference_of(request: Request) -> Callable[..., Any]:
-    """Returns the reference of a kernel that replaces no op."""
+    """Returns the reference of a kernel for which no op was named."""
     form: Any = importlib.import_module(f"{__name__}.{request.form}")
     if hasattr(form, "reference"):
         found: Callable[..., Any] = form.reference(request)
@@ -50,7 +52,7 @@ def reference_of(request: Request) -> Callable[..., Any]:
 
 
 def samples_of(request: Request) -> Iterator[Any]:
-    """Yields the arguments that were given for a kernel, as tuples or as pairs (args, kwargs)."""
+    """Yields the arguments of the samples that were given for a kernel: tuples, or pairs (args, kwargs)."""
     form: Any = importlib.import_module(f"{__name__}.{request.form}")
     if hasattr(form, "samples"):
         yield from form.samples(request)
@@ -59,14 +61,14 @@ def samples_of(request: Request) -> Iterator[Any]:
 
 
 def keeps_dtypes(request: Request) -> bool:
-    """Returns True if the samples of a form have their dtypes already."""
+    """Returns True if the samples must not be converted to the dtype that is judged."""
     return bool(
         getattr(importlib.import_module(f"{__name__}.{request.form}"), "KEEPS_DTYPES", False)
     )
 
 
 def reference_source(request: Request) -> Source:
-    """Returns the expression by which a repro script refers to the reference."""
+    """Returns the expression by which a repro script refers to the kernel's reference."""
     form: Any = importlib.import_module(f"{__name__}.{request.form}")
     if hasattr(form, "reference_source"):
         found: Source = form.reference_source(request)
@@ -76,7 +78,7 @@ def reference_source(request: Request) -> Source:
 
 
 def checked_by_torch(request: Request, args: Any, kwargs: Any) -> dict[str, str]:
-    """Returns the results of ``torch.library.opcheck`` for a custom op, by the name of the test."""
+    """Returns the results of ``torch.library.opcheck`` for a custom op, by the name of opcheck's test."""
     form: Any = importlib.import_module(f"{__name__}.{request.form}")
     found: dict[str, str] = form.opcheck(request, args, kwargs)
     return found

@@ -1,4 +1,4 @@
-"""A custom op of ``torch.library``, with a reference of its own."""
+"""The form of a custom op of ``torch.library``, which is compared with a reference."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from opinfo.subject import Source, loaded
 
 
 def load(request: Request, captured: list[Override]) -> Callable[..., Any]:
-    """Returns the custom op: the object that the file defines, or the op that it registers under "namespace::name"."""
+    """Returns the custom op. The request names either the object in the file or the op, as "namespace::name"."""
     if "::" in request.kernel.name:
         request.kernel.load_module()
         space, _, name = request.kernel.name.partition("::")
@@ -25,7 +25,7 @@ def load(request: Request, captured: list[Override]) -> Callable[..., Any]:
 
 
 def opcheck(request: Request, args: Any, kwargs: Any) -> dict[str, str]:
-    """Returns the results of ``torch.library.opcheck`` by the name of the test."""
+    """Returns the results of ``torch.library.opcheck``, by the name of opcheck's test."""
     op: Any = load(request, [])
     found = torch.library.opcheck(op, tuple(args), kwargs, raise_exception=False)
     return {name: str(result) for name, result in found.items()}
@@ -37,7 +37,7 @@ def script_source(request: Request) -> Source:
 
 
 def custom_op_of(path: str, name: str) -> Any:
-    """Returns the custom op that a file defines, by the name of the object or by "namespace::name"."""
+    """Returns the custom op that a file defines. ``name`` is the name of the object, or "namespace::name"."""
     if "::" not in name:
         return loaded(path, name)
     loaded(path, "__name__")

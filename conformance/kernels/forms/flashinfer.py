@@ -1,4 +1,5 @@
-"""A solution of FlashInfer-Bench in Python or Triton, compared with the reference of its definition."""
+"""The form of a FlashInfer-Bench solution in Python or Triton, which is compared with the reference of its
+definition."""
 
 from __future__ import annotations
 
@@ -27,18 +28,20 @@ _DRAWS: Final = 2
 
 
 def load(request: Request, captured: list[Override]) -> Callable[..., Any]:
-    """Returns a function that gives the solution its outputs, if it wants them, and returns them."""
+    """Returns the solution as a function that returns its outputs. If the solution is in destination-passing style, the
+    function allocates the outputs and passes them to the solution."""
     solution = _read(request.kernel.path, Solution)
     definition = definition_of(request)
     if solution.spec.language not in _LANGUAGES:
         raise NotLoadable(
-            f"{solution.name}: a solution in {solution.spec.language} is not built here; expected python or triton"
+            f"{solution.name}: expected a solution in python or triton, found "
+            f"{solution.spec.language}, which is not built here"
         )
     folder = Path(tempfile.mkdtemp())  # the process removes it with its other files
     for each in solution.sources:
         path = (folder / each.path).resolve()
         if not path.is_relative_to(folder.resolve()):
-            raise NotLoadable(f"{each.path}: expected a path within the solution")
+            raise NotLoadable(f"{each.path}: expected a path inside of the solution's folder")
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(each.content, encoding="utf-8")
     file, _, name = solution.spec.entry_point.partition("::")
@@ -57,7 +60,7 @@ def load(request: Request, captured: list[Override]) -> Callable[..., Any]:
 
 
 def reference(request: Request) -> Callable[..., Any]:
-    """Returns the function ``run`` of the definition's reference."""
+    """Returns the function ``run`` of the definition's reference module."""
     definition = definition_of(request)
     path = Path(tempfile.mkdtemp()) / "reference.py"
     path.write_text(definition.reference, encoding="utf-8")
@@ -66,8 +69,8 @@ def reference(request: Request) -> Callable[..., Any]:
 
 
 def samples(request: Request) -> Iterator[Any]:
-    """Yields the arguments of each workload, with random values from several seeds. A workload whose tensors lie in a file
-    is left out."""
+    """Yields the arguments of each workload, with random values from several seeds. Workloads whose tensors are stored
+    in a file are skipped."""
     definition = definition_of(request)
     assert request.samples is not None
     for number, (_, workload) in enumerate(workloads_in(Path(request.samples.path))):
@@ -84,14 +87,14 @@ def samples(request: Request) -> Iterator[Any]:
 
 
 def definition_of(request: Request) -> Definition:
-    """Returns the definition that a solution is for."""
+    """Returns the definition that a solution implements."""
     assert request.reference is not None
     found: Definition = _read(request.reference.path, Definition)
     return found
 
 
 def workloads_in(path: Path) -> Iterator[tuple[Trace, Workload]]:
-    """Yields each line of a file of workloads, as it is and as a workload."""
+    """Yields each line of a file of workloads, as the trace and as the workload in it."""
     for line in path.read_text(encoding="utf-8").splitlines():
         if line.strip():
             trace = msgspec.json.decode(line, type=Trace)
@@ -99,7 +102,7 @@ def workloads_in(path: Path) -> Iterator[tuple[Trace, Workload]]:
 
 
 def axes_of(definition: Definition, args: Any) -> dict[str, int]:
-    """Returns the sizes of all axes, from the constants and the shapes of the inputs."""
+    """Returns the size of each axis, from the constants of the definition and the shapes of the inputs."""
     axes = {n: each.value for n, each in definition.axes.items() if each.value is not None}
     for spec, value in zip(definition.inputs.values(), args):
         if spec.shape is not None:
@@ -134,8 +137,8 @@ def _read(path: str, kind: Any) -> Any:
 
 
 def script_source(request: Request) -> Source:
-    """Raises ValueError: the files of a solution exist only while it is judged."""
-    raise ValueError("a solution of FlashInfer-Bench has no script of its own")
+    """Raises ValueError: no repro script can refer to the solution, because its files exist only while it is judged."""
+    raise ValueError("the files of a FlashInfer-Bench solution exist only while it is judged")
 
 
 reference_source = script_source

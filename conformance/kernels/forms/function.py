@@ -1,4 +1,4 @@
-"""A function in a Python file, which replaces an op or is compared with a reference."""
+"""The form of a Python function that replaces an op or is compared with a reference."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from opinfo.subject import Source, loaded
 
 
 def load(request: Request, captured: list[Override]) -> Callable[..., Any]:
-    """Returns the function of the request."""
+    """Returns the function that the request names."""
     found = request.kernel.load()
     if not callable(found):
         raise NotLoadable(f"{request.kernel.name}: expected a function, found {found!r:.80}")

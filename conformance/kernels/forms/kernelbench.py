@@ -1,5 +1,5 @@
-"""KernelBench's models: ``ModelNew`` is the kernel, ``Model`` is its reference. Both are made from the same seed, so that
-their weights are equal."""
+"""The form of a KernelBench file: ``ModelNew`` is the kernel and ``Model`` is its reference. Both are created from the
+same seed, so that their weights are equal."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ def load(request: Request, captured: list[Override]) -> Callable[..., Any]:
 
 
 def on(model: torch.nn.Module, torch_type: str) -> Callable[..., Any]:
-    """Returns a function that calls a model on a type of device."""
+    """Returns a function that calls a model on devices of type ``torch_type``."""
     there = model if torch_type == "cpu" else model.to(torch_type)
     forward: Callable[..., Any] = there.__call__
     return lambda *args, **kwargs: forward(*args, **kwargs)
 
 
 def reference(request: Request) -> Callable[..., Any]:
-    """Returns a function that calls ``Model`` in the dtype and on the device of its inputs."""
+    """Returns a function that calls ``Model`` in the dtype and on the device of the inputs."""
     source = request.reference
     assert source is not None
     model = model_of(source.load_module(), source.name)
@@ -50,7 +50,7 @@ def reference(request: Request) -> Callable[..., Any]:
 
 
 def samples(request: Request) -> Iterator[Any]:
-    """Yields the arguments of the benchmark's inputs, drawn from several seeds."""
+    """Yields the arguments that ``get_inputs`` returns for several seeds."""
     assert request.samples is not None
     get_inputs = request.samples.load()
     for seed in _INPUTS:
@@ -59,7 +59,7 @@ def samples(request: Request) -> Iterator[Any]:
 
 
 def model_of(module: Any, name: str) -> torch.nn.Module:
-    """Returns a model of a file with the weights of the seed, in evaluation mode."""
+    """Returns the model class ``name`` of a file, created from the fixed seed, in evaluation mode."""
     init = getattr(module, "get_init_inputs", list)
     torch.manual_seed(_SEED)
     given: list[Any] = init()
@@ -84,7 +84,7 @@ def reference_source(request: Request) -> Source:
 
 
 def seeded_model(path: Any, name: Any, device: Any) -> Any:
-    """Returns a model of KernelBench's file with the weights of the seed."""
+    """Returns the model class ``name`` of a file, created from the fixed seed, on a device."""
     init, model = loaded(path, "get_init_inputs"), loaded(path, name)
     torch.manual_seed(42)
     given = init()

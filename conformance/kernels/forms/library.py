@@ -1,4 +1,4 @@
-"""A module that overrides aten ops by ``torch.library``."""
+"""The form of a module that overrides aten ops with ``torch.library``."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from opinfo.subject import Source, loaded
 
 
 def load(request: Request, captured: list[Override]) -> Callable[..., Any]:
-    """Returns a function that calls the op of the request while the overrides of the module are in place."""
+    """Returns a function that calls the op of the request while the module's overrides are registered."""
     request.kernel.load_module()
     op = named_function(request.target)
     name = request.target.removeprefix("aten::")
@@ -32,12 +32,13 @@ def load(request: Request, captured: list[Override]) -> Callable[..., Any]:
 
 
 def script_source(request: Request) -> Source:
-    """Returns the expression by which a repro script calls the op with the overrides of the module in place."""
+    """Returns the expression by which a repro script calls the op while the module's overrides are registered."""
     return f"overridden_by({request.kernel.path!r}, {request.target!r})", (overridden_by,)
 
 
 def overridden_by(path: str, target: str) -> Callable[..., Any]:
-    """Returns an op such as "aten::softmax.int", called while the overrides that a file registers are in place."""
+    """Imports a file, and returns a function that calls an op such as "aten::softmax.int" while the file's overrides
+    are registered."""
     name, _, overload = target.partition("::")[2].partition(".")
     op = getattr(getattr(torch.ops.aten, name), overload or "default")
     with overrides_captured() as captured:

@@ -1,5 +1,5 @@
-"""Overrides of aten ops that a module registers by ``torch.library``. They are captured while the module is imported, and
-are in place only around the calls under judgement."""
+"""Captures the overrides of aten ops that a module registers with ``torch.library`` when it is imported. The overrides
+are registered only around the calls that are judged."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import torch
 
 @dataclass(frozen=True, slots=True)
 class Override:
-    """A function that was to be registered for an aten op such as "softmax.int", and its dispatch key."""
+    """An override of an aten op such as "softmax.int": the function and its dispatch key."""
 
     op: str
     function: Callable[..., Any]
@@ -24,8 +24,8 @@ class Override:
 
 @contextmanager
 def overrides_captured() -> Iterator[list[Override]]:
-    """Keeps registrations for aten ops from being made within the context, and collects them in a list. Registrations
-    of other ops are made."""
+    """Within the context, registrations of kernels for aten ops are not made but collected in the list that is yielded.
+    Registrations for other ops are made."""
     found: list[Override] = []
     library = torch.library.Library
     original: Any = library.impl
@@ -52,7 +52,7 @@ def overrides_captured() -> Iterator[list[Override]]:
 
 @contextmanager
 def in_place(overrides: Sequence[Override]) -> Iterator[None]:
-    """Registers overrides within the context."""
+    """Registers the overrides, and removes them at the end of the context."""
     library = torch.library.Library("aten", "IMPL")
     try:
         with warnings.catch_warnings():

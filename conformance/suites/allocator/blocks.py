@@ -116,7 +116,7 @@ def same_size(context: CaseContext, size: int) -> None:
     reused, so the reserved bytes do not grow."""
     block = context.bytes_of(size)
     reserved = context.counters().reserved
-    context.must(block.numel() == size, "the block has the wrong size")
+    context.must(block.numel() == size, "the block does not have the requested size")
     del block
     for _ in range(8):
         block = context.bytes_of(size)

@@ -53,7 +53,7 @@ def one_block(context: CaseContext, size: int) -> None:
     before = context.counters()
     block = context.bytes_of(size)
     during = context.counters()
-    context.must(block.numel() == size, "the block has the wrong size")
+    context.must(block.numel() == size, "the block does not have the requested size")
     rise, more = during.allocated - before.allocated, granule(context, size)
     text = f"a block of {size} bytes should raise `allocated` by at least {size} and at most {size + more} bytes, but did not"
     context.check(size <= rise <= size + more, text, found=rise)
@@ -521,7 +521,7 @@ def visualiser(context: CaseContext) -> None:
         block = context.bytes_of(50_000)
         snapshot = context.own("snapshot")()
     read = pickle.loads(pickle.dumps(snapshot))
-    context.must(block.numel() == 50_000, "the block has the wrong size")
+    context.must(block.numel() == 50_000, "the block does not have the requested size")
     count = f"segments: {len(read['segments'])}"
     context.check(
         count in _memory_viz.segsum(read),

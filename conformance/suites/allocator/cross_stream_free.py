@@ -136,7 +136,7 @@ def retry(context: CaseContext, same: bool) -> None:
     size = free * 6 // 10
     with mine:
         block = context.bytes_of(size)
-    context.must(block.numel() == size, "the block has the wrong size")
+    context.must(block.numel() == size, "the block does not have the requested size")
     _occupied(context, other)
     block.record_stream(other)
     del block

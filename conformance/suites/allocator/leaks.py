@@ -392,7 +392,7 @@ def raised(context: CaseContext) -> None:
     x = _square(context, 1, grad=True)
 
     def fails(grad: torch.Tensor) -> torch.Tensor:
-        raise KeyError("raised by the hook of this case")
+        raise KeyError("an exception that the hook of this case raises itself")
 
     def repeat() -> None:
         hidden = x.sin()

@@ -322,7 +322,7 @@ def rounding(context: CaseContext) -> None:
             before = context.counters().allocated
             block = context.bytes_of(size)
             rise = context.counters().allocated - before
-            context.must(block.numel() == size, "the block has the wrong size")
+            context.must(block.numel() == size, "the block does not have the requested size")
             context.same(
                 rise,
                 expected,

@@ -425,7 +425,7 @@ def changed_after_use(context: CaseContext) -> None:
     """change_current_allocator raises RuntimeError once memory has been allocated, and the current allocator
     keeps working."""
     block = context.bytes_of(100)
-    context.must(block.numel() == 100, "the block has the wrong size")
+    context.must(block.numel() == 100, "the block does not have the requested size")
     change, pluggable = context.own("change_allocator"), context.own("pluggable")
     text = "changing the allocator after its first use did not raise RuntimeError"
     context.raises(

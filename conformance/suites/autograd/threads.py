@@ -561,7 +561,7 @@ class _Broken(Exception):
 
 
 def _breaks() -> None:
-    raise _Broken("raised by this case")
+    raise _Broken("an exception that this case raises itself")
 
 
 @cases("autograd.threads", over={"error_in_a_node": ("node", 0), "error_in_a_hook": ("hook", 0)})
@@ -579,7 +579,7 @@ def error(context: CaseContext, place: str, where: int) -> None:
             _Broken,
             partial(_backward, y * 2, retain_graph=True),
             text=text,
-            match="raised by this case",
+            match="an exception that this case raises itself",
         )
     x.grad = None
     _backward(noting(x, int))

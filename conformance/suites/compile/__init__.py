@@ -1,4 +1,4 @@
-"""The compile suite: checks of compiled calls and programs, and of what the compiler assumes about the device."""
+"""The compile suite: checks of compiled ops and programs, and of what torch's compiler assumes about the device."""
 
 from conformance.checks.cases.cases import OpCheck, Suite, collect_cases
 from conformance.suites.compile import (

@@ -1,8 +1,8 @@
-"""Compiles the programs of a module in one graph and one subprocess, because a graph of a dozen programs takes little longer
-than that of one, and so do the imports.
+"""Compiles all programs of a module together, in one graph and one subprocess: a graph of a dozen programs takes little
+longer to compile than a graph of one, and the subprocess imports torch once.
 
-What passes there has passed. Every other program is compiled alone, by its own case: so a failure is charged to the cell of
-its program, and its repro script has this program only.
+A program that passes in the common graph has passed. A program that fails there is compiled again alone, by its own
+case, so that the failure belongs to the cell of this program, and the repro script contains this program only.
 """
 
 from __future__ import annotations
@@ -56,8 +56,9 @@ _KNOWN = frozenset({"rtol", "atol", "size_one"})
 
 
 def passed_together(context: CaseContext) -> int:
-    """Returns the number of checks that the program of a case has passed in the common graph of its module; 0 if it has not
-    passed, or was not tried there. The processes of a run compile the graph once."""
+    """Returns the number of checks that the case's program passed in the common graph of its module; 0 if the program
+    failed there or is not part of that graph. The first process of a run that calls this function compiles the graph;
+    the others read its result from a file."""
     above = os.environ.get(VARIABLE)
     found = [name for name, cases in _GROUPS.items() if context.seed in {case.id for case in cases}]
     if (
@@ -80,7 +81,8 @@ def passed_together(context: CaseContext) -> int:
 
 
 def compile_together(context: CaseContext, group: str) -> dict[str, int]:
-    """Compiles the programs of a module in one graph. Returns the number of checks of each case that passed."""
+    """Compiles the programs of the module ``group`` in one graph. Returns, for each case whose program passed, the
+    number of its checks."""
     collected = {
         case.id: program
         for case in _GROUPS[group]
@@ -112,7 +114,8 @@ def compile_together(context: CaseContext, group: str) -> dict[str, int]:
 
 
 def _program_of(context: CaseContext, case: BehaviourCase) -> Collected | None:
-    """Returns the program of a case that can be in a common graph; None if it cannot, or if the case is not tried here."""
+    """Returns the program of a case. Returns None if the program cannot be part of a common graph, or if the device
+    lacks what the case requires."""
     indices = context.descriptor.device_count()
     if not_here(case, context.descriptor.capabilities, indices) or case.indices > 1:
         return None

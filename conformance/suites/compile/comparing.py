@@ -1,7 +1,7 @@
-"""Runs a program as it stands and compiled, on equal inputs, and compares everything that a caller can see: the outputs and
-what they share with the inputs, the inputs afterwards, and the gradients.
+"""Runs a program eagerly and compiled, on equal inputs, and compares everything that a caller can see: the outputs,
+which tensors share memory, the inputs after the call, and the gradients.
 
-Eager execution on the device itself is the reference; other suites judge it.
+The reference is eager execution on the same device, which the other suites check.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _ROUNDS = {torch.float16: 4e-3, torch.bfloat16: 3e-2}
 
 
 class Inputs:
-    """Makes the inputs of a program on the device. Two objects make equal inputs."""
+    """Creates the inputs of a program on the device. Two ``Inputs`` of the same case create equal tensors."""
 
     def __init__(self, context: CaseContext) -> None:
         self.context = context
@@ -41,7 +41,8 @@ class Inputs:
         layout: str = "contiguous",
         grad: bool = False,
     ) -> torch.Tensor:
-        """Returns a tensor of normal numbers, or of whole numbers up to 9, in a layout such as "transposed+offset"."""
+        """Returns a tensor of normally distributed numbers, or of integers from 0 to 9 for an integer dtype. ``layout``
+        is the name of a layout, such as "transposed+offset"."""
         if dtype.is_floating_point or dtype.is_complex:
             wide = dtype if dtype.itemsize >= 4 else torch.float32
             values = torch.randn(shape, generator=self.random, dtype=wide).to(dtype)
@@ -55,7 +56,8 @@ class Inputs:
     def of(
         self, values: torch.Tensor, layout: str = "contiguous", *, grad: bool = False
     ) -> torch.Tensor:
-        """Returns a copy of a CPU tensor on the device, in a layout. The elements around it are NaN."""
+        """Returns a copy of a CPU tensor on the device, in the given layout. The memory between and around the elements
+        of the copy is filled with NaN."""
         if layout == "contiguous":
             made = self.context.to_device(values.clone())  # the CPU's own copy is no copy
         else:
@@ -63,13 +65,13 @@ class Inputs:
         return made.requires_grad_(grad)
 
     def index(self, *shape: int, below: int) -> torch.Tensor:
-        """Returns a tensor of indices from 0 to ``below`` - 1, of which some are equal."""
+        """Returns a tensor of indices from 0 to ``below`` - 1, some of which are equal."""
         return self.of(torch.randint(0, below, shape, generator=self.random))
 
 
 @dataclass(slots=True)
 class Ran:
-    """What a run of a program left."""
+    """The tensors and the exception that a run of a program left: inputs, outputs, and gradients of the inputs."""
 
     inputs: list[torch.Tensor]
     leaves: list[Any]  # the outputs, and what else is in the result
@@ -88,7 +90,8 @@ Make = Callable[[Inputs], Sequence[Any]]
 
 @dataclass(frozen=True, slots=True)
 class Collected:
-    """What a case would compare: a program, the functions that make the inputs of its calls, and options."""
+    """The arguments of a case's call of ``compare``: the program, the functions that create the inputs of its calls,
+    and the options."""
 
     program: Callable[..., Any]
     calls: tuple[Make, ...]
@@ -101,7 +104,8 @@ _collected: list[Collected] | None = None
 
 @contextmanager
 def collecting() -> Iterator[list[Collected]]:
-    """Yields a list to which each call of ``compare`` in the block adds its program, in place of comparing it."""
+    """Yields a list. Within the block, each call of ``compare`` appends its program to this list and compares
+    nothing."""
     global _collected
     _collected = []
     try:
@@ -117,8 +121,8 @@ def compare(
     backend: str | None = None,
     **options: Any,
 ) -> None:
-    """Compiles a program once, and calls it with the inputs that each of the ``calls`` makes. Each call must leave what the
-    program leaves as it stands. The options are those of ``compare_with``."""
+    """Compiles a program once, and calls it with the inputs that each of the ``calls`` creates. Each compiled call must
+    leave the same outputs, inputs and gradients as the eager call. The options are those of ``compare_with``."""
     if _collected is not None:
         _collected.append(Collected(program, calls, options))
         return
@@ -130,14 +134,15 @@ def compare(
 
 
 def _passed_together(context: CaseContext) -> int:
-    """Returns the number of checks that the program has passed in a graph with other programs. (A repro script has no other
-    programs, and does not get here.)"""
+    """Returns the number of checks that the program passed in a graph with other programs. (A repro script contains no
+    other programs and never calls this function.)"""
     module: Any = importlib.import_module("conformance.suites.compile.common_graph")
     return int(module.passed_together(context))
 
 
 def backend_of(context: CaseContext) -> str:
-    """Returns the backend of torch.compile that compiles for the device, or ``aot_eager``."""
+    """Returns the name of the torch.compile backend that compiles for the device; ``aot_eager`` if the descriptor names
+    none."""
     return context.descriptor.compiler or AOT_EAGER
 
 
@@ -155,11 +160,11 @@ def compare_with(
     may_raise: bool = False,
     graphs: int | None = None,
 ) -> None:
-    """Like ``compare``, with a compiler that exists.
+    """Does what ``compare`` does, with a ``compiler`` that the caller has created.
 
-    ``tangents`` is the layout of the gradients of the outputs. With ``size_one``, strides of dimensions of size 1 are
-    compared, too. With ``may_raise``, the program may raise an exception, and must then raise it compiled, too. ``graphs`` is the largest number of graphs that the calls may need; each call of a program may need
-    one.
+    ``tangents`` is the layout of the gradients of the outputs. With ``size_one``, the strides of dimensions of size 1
+    are compared, too. With ``may_raise``, the program may raise an exception; the compiled program must then raise it,
+    too. ``graphs`` is the largest number of graphs that all calls together may need.
     """
     compiled = compiler(program, dynamic=dynamic, fullgraph=fullgraph)
     before = compiler.graphs
@@ -173,7 +178,7 @@ def compare_with(
         count > 0, "no graph was compiled", expected="at least 1", found=count, kind=Kind.COUNT
     )
     if graphs is not None:
-        text = "the program was compiled too often"
+        text = "the calls needed more graphs than expected"
         context.check(
             count <= graphs, text, expected=f"{graphs} graphs", found=count, kind=Kind.COUNT
         )
@@ -182,7 +187,7 @@ def compare_with(
 def run(
     context: CaseContext, program: Callable[..., Any], given: Sequence[Any], tangents: str
 ) -> Ran:
-    """Calls a program, and computes the gradients of its outputs if one of them requires a gradient."""
+    """Calls a program, and computes the gradients of its outputs that require one."""
     try:
         [made] = run_all(context, lambda each: [program(*each[0])], [given], tangents)
     except Exception as error:  # compared with that of the other run
@@ -196,8 +201,8 @@ def run_all(
     given: Sequence[Sequence[Any]],
     tangents: str = "contiguous",
 ) -> list[Ran]:
-    """Makes one call of several programs, which takes the inputs of each and returns the result of each, and computes the
-    gradients of all of them in one backward pass."""
+    """Calls ``programs``, which runs several programs: it takes a list with the inputs of each, and returns a list with
+    the result of each. Then computes the gradients of all results in one backward pass."""
     inputs = [_tensors(each) for each in given]
     versions = [[version_of(each) for each in of_one] for of_one in inputs]
     torch.manual_seed(17)
@@ -219,7 +224,7 @@ def _tensors(given: Sequence[Any]) -> list[torch.Tensor]:
 
 
 def _backward(context: CaseContext, made: Sequence[Ran], tangents: str) -> None:
-    """Computes the gradients of all outputs that require one, and notes those of the inputs."""
+    """Runs backward from all outputs that require a gradient, and stores the gradients of the inputs in ``made``."""
     wanted, given = [], []
     for of_one in made:
         random = torch.Generator().manual_seed(3)
@@ -241,7 +246,7 @@ def _backward(context: CaseContext, made: Sequence[Ran], tangents: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """A comparison of a compiled run with an eager run. ``at`` names the call."""
+    """A comparison of a compiled run with an eager run. ``at`` says which call of the program is compared."""
 
     context: CaseContext
     at: str
@@ -251,7 +256,8 @@ class Comparison:
     may_raise: bool = False
 
     def judge(self, eager: Ran, made: Ran) -> None:
-        """Checks everything that the runs left."""
+        """Compares the exceptions, outputs, inputs and gradients of both runs. The check fails at the first
+        difference."""
         if eager.error is not None:
             if not self.may_raise:
                 raise eager.error
@@ -292,7 +298,7 @@ class Comparison:
         self.context.check(taken, text, expected=name, found=found, kind=Kind.RAISED)
 
     def _nested(self, eager: Ran, made: Ran) -> None:
-        text = "the result of the compiled program has another structure"
+        text = "the structure of the compiled program's result differs from eager execution"
         self._same(str(made.spec), str(eager.spec), text, Kind.COUNT)
         kinds = [isinstance(each, torch.Tensor) for each in eager.leaves]
         self._same(
@@ -301,7 +307,10 @@ class Comparison:
         for want, found in zip(eager.leaves, made.leaves):
             if not isinstance(want, torch.Tensor):
                 self._same(
-                    found, want, "a value in the result that is no tensor differs", Kind.VALUES
+                    found,
+                    want,
+                    ("a value in the result that is not a tensor differs from eager execution"),
+                    Kind.VALUES,
                 )
 
     def _strides(self, tensor: torch.Tensor) -> tuple[int | None, ...]:
@@ -313,7 +322,13 @@ class Comparison:
         )
 
     def _output(self, want: torch.Tensor, found: torch.Tensor, what: str) -> None:
-        self._same(found.device, want.device, "an output is on another device", Kind.DEVICE, what)
+        self._same(
+            found.device,
+            want.device,
+            ("an output is not on the device of the eager output"),
+            Kind.DEVICE,
+            what,
+        )
         self._close(found, want, "the values of an output differ from eager execution", what)
         text = "the strides of an output differ from eager execution"
         if self.context.has("strides"):
@@ -324,32 +339,34 @@ class Comparison:
             self._same(*offsets, text, Kind.OFFSET, what)
         mine, theirs = ((each.is_conj(), each.is_neg()) for each in (found, want))
         self._same(
-            mine, theirs, "the conjugate or negative bit of an output differs", Kind.BITS, what
+            mine,
+            theirs,
+            ("the conjugate or negative bit of an output differs from eager execution"),
+            Kind.BITS,
+            what,
         )
         text = "an output differs from eager execution in whether it requires a gradient"
         self._same(found.requires_grad, want.requires_grad, text, what=what)
 
     def _shared(self, eager: Ran, made: Ran) -> None:
-        """Compares which outputs are inputs, and which tensors share their memory."""
-        text = (
-            "in only one of compiled and eager execution, an output is an input or another output"
-        )
+        """Compares which outputs are the same object as an input, and which tensors share memory."""
+        text = "an output is an input itself only in one of compiled and eager execution"
         self._same(_objects(made), _objects(eager), text, Kind.ALIAS)
         if self.context.has("storage"):
-            text = "outputs and inputs share memory in another way than after eager execution"
+            text = "which outputs and inputs share memory differs from eager execution"
             self._same(_sharing(made), _sharing(eager), text, Kind.ALIAS)
 
     def _input(self, want: torch.Tensor, found: torch.Tensor, what: str) -> None:
-        text = "an input has other values than after eager execution"
+        text = "the values of an input after the call differ from eager execution"
         self._close(found, want, text, what)
-        text = "an input has other strides than after eager execution"
+        text = "the strides of an input after the call differ from eager execution"
         self._same(found.stride(), want.stride(), text, Kind.STRIDES, what)
         if self.context.has("storage"):
-            text = "the memory around an input has other values than after eager execution"
+            text = "the memory around an input after the call differs from eager execution"
             self._close(_whole(found), _whole(want), text, what)
 
     def _gradient(self, want: torch.Tensor | None, found: torch.Tensor | None, what: str) -> None:
-        text = "a gradient is missing, or there is one where eager execution leaves none"
+        text = "an input has a gradient only in one of compiled and eager execution"
         self._same(found is None, want is None, text, Kind.COUNT, what)
         if want is not None and found is not None:
             text = "the values of a gradient differ from eager execution"
@@ -382,7 +399,7 @@ class Comparison:
 
 
 def _objects(made: Ran) -> list[int | None]:
-    """Returns, for each output, the number of the input that it is, as an object."""
+    """Returns, for each output, the index of the input that is the same object; None if it is none of the inputs."""
     return [
         next((number for number, each in enumerate(made.inputs) if each is output), None)
         for output in made.tensors
@@ -390,7 +407,8 @@ def _objects(made: Ran) -> list[int | None]:
 
 
 def _sharing(made: Ran) -> list[int]:
-    """Returns, for each input and output, the first tensor that has the same storage."""
+    """Returns, for each input and then each output, the index of the first of these tensors that has the same
+    storage."""
     storages = [storage_id(each) for each in (*made.inputs, *made.tensors)]
     empty = [each.untyped_storage().nbytes() == 0 for each in (*made.inputs, *made.tensors)]
     return [
@@ -400,7 +418,7 @@ def _sharing(made: Ran) -> list[int]:
 
 
 def _whole(tensor: torch.Tensor) -> torch.Tensor:
-    """Returns a tensor of all elements that fit into the storage of a tensor."""
+    """Returns a view of all elements that fit into the tensor's storage."""
     plain = tensor.detach()
     count = plain.untyped_storage().nbytes() // plain.itemsize
     return plain.as_strided((count,), (1,), 0)

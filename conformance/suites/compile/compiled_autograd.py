@@ -1,4 +1,5 @@
-"""Checks of compiled autograd: a backward pass that is traced and compiled leaves what the eager one leaves."""
+"""Checks of compiled autograd: a backward pass that is traced and compiled must give the gradients of the eager
+backward pass."""
 
 from __future__ import annotations
 
@@ -43,8 +44,8 @@ def _network(leaves: list[torch.Tensor]) -> torch.Tensor:
 
 
 def _beside_eager(context: CaseContext, step: Step, *, compiles: int = 1) -> None:
-    """Runs a step with an eager and with a compiled backward pass on equal leaves, and compares the gradients, their
-    strides, and what the step returns."""
+    """Runs ``step`` with an eager and with a compiled backward pass on equal leaves, and compares the gradients, their
+    strides, and the value that ``step`` returns."""
     eager, made = _leaves(context), _leaves(context)
     want = step(eager)
     with compiling(backend_of(context)) as compiler, compiled_backward(compiler):
@@ -54,7 +55,11 @@ def _beside_eager(context: CaseContext, step: Step, *, compiles: int = 1) -> Non
     text = "the backward pass was not compiled"
     context.check(count >= compiles, text, expected=compiles, found=count, kind=Kind.COUNT)
     _same_gradients(context, made, eager)
-    context.same(found, want, "the step returns something else with a compiled backward pass")
+    context.same(
+        found,
+        want,
+        ("the value that the step returns differs between a compiled and an eager backward pass"),
+    )
 
 
 def _same_gradients(
@@ -62,13 +67,13 @@ def _same_gradients(
 ) -> None:
     for number, (mine, theirs) in enumerate(zip(found, want)):
         at = f"leaf {number}"
-        text = "a gradient is missing, or there is one where the eager backward pass leaves none"
+        text = "a leaf has a gradient only after one of the compiled and the eager backward pass"
         context.same(mine.grad is None, theirs.grad is None, text, Kind.COUNT, at)
         if mine.grad is None or theirs.grad is None:
             continue
         text = "a gradient differs from that of the eager backward pass"
         context.assert_close(mine.grad, theirs.grad, text, at, rtol=RTOL, atol=ATOL)
-        text = "the strides of a gradient differ from those that the eager backward pass leaves"
+        text = "the strides of a gradient differ from those after the eager backward pass"
         context.same(mine.grad.stride(), theirs.grad.stride(), text, Kind.STRIDES, at)
 
 
@@ -82,8 +87,8 @@ def _twice(leaves: list[torch.Tensor]) -> None:
 
 
 def _into_strided_gradients(leaves: list[torch.Tensor]) -> list[bool]:
-    """Runs compiled backward on leaves that already have strided gradients. Returns, for each leaf, whether its gradient
-    is still the tensor from before."""
+    """Runs compiled backward on leaves that already have gradients with special strides. Returns, for each leaf,
+    whether ``grad`` is still the same tensor object as before."""
     for each in leaves:
         each.grad = torch.ones_like(each)
     held = [each.grad for each in leaves]
@@ -106,7 +111,7 @@ def _of_some(leaves: list[torch.Tensor]) -> list[bool]:
 
 
 class _Saved(torch.autograd.Function):
-    """Multiplies by a saved tensor; its gradient is larger by one than it should be, to show that it ran."""
+    """Multiplies by a saved tensor. Its backward adds 1 to the right gradient, which shows that this backward ran."""
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
@@ -155,8 +160,8 @@ _STEPS: dict[str, Step] = {
     more=True,
 )
 def step(context: CaseContext, name: str, function: str) -> None:
-    """A compiled backward pass leaves the gradients of the eager one, with their strides: once, accumulated, through
-    retained graphs, functions, checkpoints and written views."""
+    """A compiled backward pass gives the gradients and strides of the eager one: in one call, accumulated, through
+    retained graphs, custom functions, checkpoints and views that are written in place."""
     _beside_eager(
         context, globals()[function], compiles=2 if name in ("twice", "retained_graph") else 1
     )
@@ -164,8 +169,8 @@ def step(context: CaseContext, name: str, function: str) -> None:
 
 @cases(CLAUSE, more=True)
 def hooks(context: CaseContext) -> None:
-    """Hooks of tensors, of nodes and of accumulated gradients run in the order of the eager backward pass, and change
-    the same gradients."""
+    """Hooks of tensors, of nodes and of gradient accumulation run in the same order as in the eager backward pass, and
+    change the gradients in the same way."""
 
     def with_hooks(leaves: list[torch.Tensor]) -> list[str]:
         told: list[str] = []
@@ -193,8 +198,8 @@ def hooks(context: CaseContext) -> None:
 
 @cases(CLAUSE, more=True)
 def scaled_when_accumulated(context: CaseContext) -> None:
-    """A hook that runs after a gradient was accumulated may change the gradient and the parameter, as optimisers within
-    backward do."""
+    """A hook that runs after a gradient was accumulated may change the gradient and the parameter, as optimisers that
+    step during backward do."""
 
     def stepping(leaves: list[torch.Tensor]) -> None:
         def update(leaf: torch.Tensor) -> None:
@@ -212,7 +217,7 @@ def scaled_when_accumulated(context: CaseContext) -> None:
 
 @cases(CLAUSE, more=True)
 def compiled_forward(context: CaseContext) -> None:
-    """The forward pass is compiled, too, and the backward pass is compiled through it."""
+    """Both the forward and the backward pass are compiled; the gradients equal those of eager execution."""
     eager, made = _leaves(context), _leaves(context)
     _once(eager)
     with compiling(backend_of(context)) as compiler, compiled_backward(compiler):
@@ -226,7 +231,7 @@ def compiled_forward(context: CaseContext) -> None:
 
 @cases(CLAUSE, more=True)
 def other_sizes(context: CaseContext) -> None:
-    """Backward passes of batches of several sizes are right, although one graph may serve all of them."""
+    """Backward passes for several batch sizes give the right gradients, even if one compiled graph serves all sizes."""
     new_eager, new_made = Inputs(context), Inputs(context)
     with compiling(backend_of(context)) as compiler, compiled_backward(compiler):
         for rows in (6, 3, 1, 9):
@@ -247,7 +252,8 @@ def _sized(new: Inputs, rows: int) -> list[torch.Tensor]:
 
 @cases(CLAUSE, more=True)
 def higher_order(context: CaseContext) -> None:
-    """With create_graph, the gradients can be differentiated again, or the refusal names create_graph."""
+    """Gradients that are computed with create_graph=True can be differentiated again, or the call raises an error that
+    mentions create_graph."""
     eager, made = _leaves(context), _leaves(context)
 
     def penalised(leaves: list[torch.Tensor]) -> None:
@@ -261,14 +267,15 @@ def higher_order(context: CaseContext) -> None:
         try:
             penalised(made)
         except RuntimeError as error:
-            text = "the error for create_graph=True does not mention create_graph"
+            text = "the error raised for create_graph=True does not mention create_graph"
             context.check("create_graph" in str(error), text, found=error, kind=Kind.RAISED)
             return
     _same_gradients(context, made, eager)
 
 
 class _NotZero(torch.autograd.Function):
-    """Keeps the gradients of elements that are not zero. The number of these elements is known from their values only."""
+    """Copies its input. Its backward passes the gradient on only where the input is positive, so that intermediate
+    sizes of backward depend on values."""
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
@@ -284,8 +291,8 @@ class _NotZero(torch.autograd.Function):
 
 @cases(CLAUSE, more=True)
 def data_dependent_backward(context: CaseContext) -> None:
-    """A backward function whose intermediate sizes depend on values is right, or is refused with a message that names
-    the op."""
+    """A backward function with intermediate sizes that depend on values gives the right gradient, or raises an error
+    that names the op."""
     eager, made = _leaves(context), _leaves(context)
 
     def masked(leaves: list[torch.Tensor]) -> None:
@@ -297,7 +304,7 @@ def data_dependent_backward(context: CaseContext) -> None:
         try:
             masked(made)
         except Exception as error:
-            text = "the refusal of a size that depends on values does not name the op"
+            text = "the error raised for a size that depends on values does not name the op"
             context.check("nonzero" in str(error), text, found=error, kind=Kind.RAISED)
             return
     _same_gradients(context, made, eager)

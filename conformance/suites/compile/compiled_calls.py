@@ -1,5 +1,5 @@
-"""The evidence of a call that is made twice on equal inputs, eagerly and compiled, forward and backward. Repro scripts
-contain these functions, which need only torch."""
+"""Calls an op twice on equal inputs, eagerly and compiled, forward and backward, and records the results as evidence
+for the judge. Repro scripts contain these functions, which need only torch."""
 
 from __future__ import annotations
 
@@ -31,13 +31,14 @@ class Gradient:
 
 @dataclass(slots=True)
 class Answer:
-    """What a call returned and what it left behind.
+    """The result of a call and its effects on the inputs.
 
-    ``form`` is the structure of the result with its numbers, as text. For each strided tensor of the result, ``same`` is
-    the index of the input that it is (the same object), and ``shares`` the index of the first other output with its
-    storage; None if there is none. For each input, ``after`` has the elements of its whole storage after the call, and
-    ``wrote`` is True if its version counter rose. ``gradients`` has one entry for each input that requires a gradient.
-    ``later`` has the values of the outputs after a further call of the same function.
+    ``form`` is the structure of the result with its numbers, as a string. For each strided tensor of the result,
+    ``same`` is the index of the input that is the same object, and ``shares`` the index of the first other output with
+    the same storage; both are None if there is no such tensor. For each input, ``after`` has the elements of its whole
+    storage after the call, and ``wrote`` is True if its version counter rose. ``gradients`` has one entry for each
+    input that requires a gradient. ``later`` has the values of the outputs, read again after a further call of the same
+    function.
     """
 
     raised: Exception | None = None
@@ -58,7 +59,7 @@ class Answer:
     )  # the outputs, until they are read later
 
     def read_later(self, call: Invocation) -> None:
-        """Reads the outputs again, and forgets them."""
+        """Reads the values of the outputs again, and then drops the references to the outputs."""
         self.later = [copied(call, *each) for each in zip(self.tensors, self.outputs)]
         self.tensors = []
 
@@ -66,8 +67,9 @@ class Answer:
 @dataclass(slots=True)
 class Pair:
     """The answers of an eager and of a compiled call on equal inputs. ``graphs`` is the number of graphs that torch
-    compiled during the compiled call. ``repeated`` is True if the function was compiled for inputs of these shapes and
-    strides before. ``row_major`` is True if all inputs were contiguous and the cotangents had the strides of the outputs."""
+    compiled during the compiled call. ``repeated`` is True if the function had already been compiled for inputs of
+    these shapes and strides. ``row_major`` is True if all inputs were contiguous and the cotangents had the strides of
+    the outputs."""
 
     eager: Answer
     made: Answer
@@ -78,15 +80,15 @@ class Pair:
 
 @dataclass(slots=True)
 class Compared:
-    """The evidence of an op that was compiled: a pair of answers for each call, in order. ``raised`` is the exception of
-    the first eager call, in which case nothing is compared."""
+    """The evidence of an op that was compiled: one ``Pair`` for each call, in order. ``raised`` is the exception of the
+    first eager call; if it is set, nothing is compared."""
 
     pairs: list[Pair] = field(default_factory=list)
     raised: Exception | None = None
     unjudged: Exception | None = None
 
     def forget_tensors(self) -> Compared:
-        """Drops the tensors of the device, so that only data is left."""
+        """Drops the references to tensors of the device, so that only data on the host is left."""
         for pair in self.pairs:
             pair.eager.tensors = pair.made.tensors = []
         return self
@@ -101,13 +103,14 @@ class Compared:
 
 
 def compiled(function: Any, backend: Any, dynamic: Any = False) -> Any:
-    """Returns the function as ``torch.compile`` makes it, in one graph."""
+    """Returns the function compiled by ``torch.compile`` with ``fullgraph=True``, so that a graph break raises an
+    exception."""
     return torch.compile(unseeded(function), backend=backend, dynamic=dynamic, fullgraph=True)
 
 
 def unseeded(function: Any) -> Any:
-    """Returns a function without the wrapper by which torch's database seeds random ops. The compiler cannot trace the
-    wrapper, because the wrapper sets the state of the generator."""
+    """Returns a function without the wrapper with which torch's op database seeds random ops. The compiler cannot trace
+    this wrapper, because it sets the state of the generator."""
     if "wrapper_set_seed" not in getattr(getattr(function, "__code__", None), "co_names", ()):
         return function
     names = {**function.__globals__, "wrapper_set_seed": called_as_it_is}
@@ -126,8 +129,9 @@ def called_as_it_is(op: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def compared(call: Invocation, backend: str, places: Sequence[int], again: bool) -> Compared:
-    """Makes the call eagerly and compiled, each on new buffers, with the gradients of the inputs at ``places``. If
-    ``again``, both are repeated on other values of the same shapes and strides, with cotangents of other strides."""
+    """Makes the call eagerly and compiled, each time on new buffers, and computes the gradients of the inputs at
+    ``places``. If ``again``, both calls are repeated with other values of the same shapes and strides, and with
+    cotangents of other strides."""
     found = Compared()
     with compiling(backend) as compiler:
         compare(found, compiler, call, call.values, places)
@@ -143,8 +147,9 @@ def compared(call: Invocation, backend: str, places: Sequence[int], again: bool)
 def compared_in_turn(
     call: Invocation, backend: str, places: Sequence[int], others: Sequence[tuple[Any, Any, Any]]
 ) -> Compared:
-    """Makes the call, other calls of the function, and the first call again, each eagerly and compiled. A call is given
-    as its positional and keyword arguments, with contiguous tensors on the CPU, and the geometries of these tensors."""
+    """Makes the call, then the calls in ``others`` of the same function, then the first call again; each eagerly and
+    compiled. Each of the ``others`` is a triple: positional arguments, keyword arguments (both with contiguous CPU
+    tensors), and the strides and offsets that the tensors get on the device."""
     found = Compared()
     with compiling(backend) as compiler:
         compare(found, compiler, call, call.values, places)
@@ -162,7 +167,7 @@ def compared_in_turn(
 
 
 def other_call(call: Invocation, given: Arguments, geometries: Any) -> Invocation:
-    """Returns a call of the same function with other arguments."""
+    """Returns a call of the same function with the arguments ``given``."""
     values = given.tensors
     inputs = laid_out(values, geometries, call.move, call.guarded)
     return replace(call, arguments=given.on, values=values, inputs=inputs)
@@ -176,8 +181,8 @@ def compare(
     places: Sequence[int],
     repeated: bool = False,
 ) -> None:
-    """Makes the call eagerly and compiled on these values, and adds the pair of answers. If the eager call raises, keeps
-    its exception instead."""
+    """Makes the call eagerly and compiled with the tensor values ``values``, and appends the pair of answers to
+    ``found``. If the eager call raises, stores its exception in ``found`` instead."""
     want = answered(call, eager_of(call), values, places, repeated)
     restrided = repeated and not want.during
     if want.during and repeated:  # the op refuses cotangents of these strides
@@ -208,7 +213,7 @@ def eager_of(call: Invocation) -> Any:
 
 
 class Prepared:
-    """New buffers with the inputs of a call, of which those at ``places`` require gradients."""
+    """The inputs of a call in new buffers. The inputs at ``places`` require gradients."""
 
     def __init__(
         self, call: Invocation, values: Sequence[torch.Tensor], places: Sequence[int]
@@ -223,7 +228,7 @@ class Prepared:
         self.arguments = call.arguments(list(self.inputs), call.device)
 
     def finish(self, answer: Answer) -> None:
-        """Stores in the answer what the call, and backward, did to the inputs."""
+        """Stores in the answer how the call and its backward changed the inputs."""
         call = self.call
         answer.after = [
             storage_of(each, call) if isinstance(each, Guarded) else None for each in self.held
@@ -240,8 +245,8 @@ def answered(
     places: Sequence[int],
     restrided: bool,
 ) -> Answer:
-    """Calls the function on new buffers with these values, and computes the gradients of the inputs at ``places``. If
-    ``restrided``, the cotangents are not in the layout of the outputs."""
+    """Calls the function on new buffers with the tensor values ``values``, and computes the gradients of the inputs at
+    ``places``. If ``restrided``, the strides of the cotangents differ from those of the outputs."""
     answer, given = Answer(), Prepared(call, values, places)
     torch.manual_seed(SEED)
     with torch.set_grad_enabled(bool(places)):
@@ -265,7 +270,8 @@ def answered(
 
 
 def together(functions: Sequence[Callable[..., Any]]) -> Callable[..., Any]:
-    """Returns a function that makes a call of each of the functions. It takes their arguments as a list."""
+    """Returns a function that takes a list with the arguments of each of the functions, calls all of them, and returns
+    their results."""
 
     def run(given: Any) -> Any:
         results = []
@@ -280,9 +286,9 @@ def answered_together(
     parts: Sequence[tuple[Invocation, Sequence[torch.Tensor], Sequence[int], bool]],
     function: Callable[..., Any],
 ) -> list[Answer]:
-    """Makes several calls by one function (see ``together``), and computes all their gradients at once. Raises the
-    exception of the function or of backward. A part is a call with the values of its inputs, the inputs whose gradients
-    are computed, and whether the cotangents are not in the layout of the outputs."""
+    """Makes several calls through one function (see ``together``), and computes all gradients in one backward pass.
+    Raises the exception of the function or of backward. Each part is a tuple: the call, the values of its inputs, the
+    inputs whose gradients are computed, and whether the strides of the cotangents differ from those of the outputs."""
     given = [Prepared(call, values, places) for call, values, places, _ in parts]
     torch.manual_seed(SEED)
     with torch.set_grad_enabled(any(places for _, _, places, _ in parts)):
@@ -308,7 +314,7 @@ def answered_together(
 
 
 def describe(call: Invocation, answer: Answer, result: Any, given: Prepared) -> None:
-    """Stores in the answer the values, strides and storage of the tensors of a result."""
+    """Stores in the answer the values, strides and storages of the tensors of a result."""
     outputs = strided(result)
     answer.form = repr(replace_tensors(result, lambda each: Shown(str(each.layout))))
     call = replace(call, inputs=given.held)
@@ -325,13 +331,13 @@ def describe(call: Invocation, answer: Answer, result: Any, given: Prepared) -> 
 
 
 def copied(call: Invocation, tensor: torch.Tensor, facts: OutputFacts) -> torch.Tensor:
-    """Returns a copy of a tensor on the CPU; an empty tensor if it extends past its storage, where reading it could end
-    the process."""
+    """Returns a CPU copy of a tensor. Returns an empty tensor if the tensor extends past the end of its storage,
+    because reading it could crash the process."""
     return torch.empty(0) if facts.missing_bytes else call.back(tensor).clone()
 
 
 class Shown:
-    """A tensor in the text of a result's form."""
+    """The placeholder of a tensor in ``form``, the string that describes the structure of a result."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -352,7 +358,7 @@ def gradients(
 
 
 def read(call: Invocation, answer: Answer, found: Sequence[torch.Tensor | None]) -> None:
-    """Waits for gradients, and stores in the answer their values and strides."""
+    """Waits until the gradients are computed, and stores their values and strides in the answer."""
     call.settle(found)
     for each in found:
         if each is None:
@@ -365,8 +371,8 @@ def read(call: Invocation, answer: Answer, found: Sequence[torch.Tensor | None])
 
 
 def cotangent(call: Invocation, output: torch.Tensor, restrided: bool) -> torch.Tensor:
-    """Returns a cotangent with fixed values. It has the strides of the output or, if ``restrided``, its dimensions are in
-    the reverse order in memory."""
+    """Returns a cotangent with fixed values for an output. It has the strides of the output or, if ``restrided``, its
+    dimensions are in reverse order in memory."""
     count = output.numel()
     steps = torch.arange(count, dtype=torch.float64) + 1
     flat = (steps * 0.7548776662466927) % 1 * 4 - 2
@@ -381,13 +387,13 @@ def cotangent(call: Invocation, output: torch.Tensor, restrided: bool) -> torch.
 
 
 def moved(call: Invocation, values: torch.Tensor, output: torch.Tensor) -> torch.Tensor:
-    """Returns a tensor with these values where an output of the call is: on the device or, for ops such as ``to``, on the
-    CPU."""
+    """Returns a tensor with the given values on the device of the output: the tested device or, for ops such as ``to``,
+    the CPU."""
     return values if output.device == values.device else call.move(values)
 
 
 def storage_of(held: Guarded, call: Invocation) -> torch.Tensor:
-    """Returns the elements of the whole storage of an input; its bytes for dtypes without NaN."""
+    """Returns the elements of the whole storage of an input; the bytes of the storage if the dtype has no NaN."""
     found, dtype = held.bytes_now(call.back), held.view.dtype
     return found.view(dtype) if dtype.is_floating_point or dtype.is_complex else found
 
@@ -397,8 +403,8 @@ def strides_of(call: Invocation, tensor: torch.Tensor) -> tuple[int, ...]:
 
 
 def varied(value: torch.Tensor) -> torch.Tensor:
-    """Returns a tensor with other numbers in the same places of a floating-point or complex tensor: its own, moved by
-    one. Other tensors, which may hold indices, are returned as they are."""
+    """Returns a floating-point or complex tensor with its elements rotated by one place, so that it has other values of
+    the same range. Returns any other tensor as it is, because it may hold indices."""
     floats = value.is_floating_point() or value.is_complex()
     if not floats or value.layout != torch.strided or value.numel() < 2:
         return value

@@ -46,7 +46,8 @@ def _pair(pair: Pair, reference: ReferenceParts, *, first: bool) -> Iterator[Wro
 
 
 def other_outputs(pair: Pair, reference: ReferenceParts) -> Iterator[Wrong | None]:
-    """Yield the differences of the tensors of the results: number, form, values, layout, aliasing."""
+    """Yield the differences between the results of the two calls: structure, number of tensors, values, layout and
+    aliasing."""
     eager, made = pair.eager, pair.made
     if eager.form != made.form:
         yield Wrong("count", f"a result of the form {eager.form}", made.form)
@@ -71,15 +72,19 @@ def other_outputs(pair: Pair, reference: ReferenceParts) -> Iterator[Wrong | Non
 
 
 def changed_later(made: Answer, reference: ReferenceParts) -> Iterator[Wrong | None]:
-    """Yield a failure if a further call of the compiled function changed the outputs of this one."""
+    """Yield a failure if a further call of the compiled function changed the outputs of the call that is judged."""
     if made.later and not reference.unspecified:
         wrong = difference(made.later, made.values, {})
-        yield wrong.about("the result after a further call") if wrong is not None else None
+        yield (
+            wrong.about("the result, read again after a further call")
+            if wrong is not None
+            else None
+        )
 
 
 def other_facts(got: OutputFacts, want: OutputFacts, cloned: bool) -> Wrong | None:
-    """Return a failure if dtype, shape, strides, storage offset, lazy bits or storage differ; otherwise None. If
-    ``cloned``, a result that eager execution does not copy may be a copy."""
+    """Return a failure if dtype, shape, strides, storage offset, conjugate or negative bit, or storage differ;
+    otherwise None. If ``cloned``, a tensor that shares memory with an input in eager execution may be a copy."""
     if got.dtype != want.dtype:
         return Wrong("dtype", want.dtype, got.dtype)
     if got.shape != want.shape:
@@ -113,12 +118,17 @@ def _sharing(place: int | None) -> str:
 
 
 def other_inputs(eager: Answer, made: Answer, reference: ReferenceParts) -> Iterator[Wrong | None]:
-    """Yield the differences of what the calls did to the inputs: storages, shapes, strides and version counters."""
+    """Yield the differences between the inputs after the eager and after the compiled call: storages, shapes, strides
+    and version counters."""
     for place, (want, got) in enumerate(zip(eager.after, made.after)):
         wrong = None
         if want is not None and got is not None and not reference.unspecified:
             found = tensor_difference(got, want, reference.tolerances, 0.0)
-            wrong = found.about("its storage, compared with the eager call") if found else None
+            wrong = (
+                found.about("the storage, compared with that after the eager call")
+                if found
+                else None
+            )
         if wrong is None and made.shapes[place] != eager.shapes[place]:
             expected = "shape {}, strides {}".format(*eager.shapes[place])
             wrong = Wrong("moved", expected, "shape {}, strides {}".format(*made.shapes[place]))
@@ -130,8 +140,8 @@ def other_inputs(eager: Answer, made: Answer, reference: ReferenceParts) -> Iter
 
 
 def other_gradients(pair: Pair, reference: ReferenceParts) -> Iterator[Wrong | None]:
-    """Yield the differences of the gradients: values, and strides of gradients of a call whose inputs are all row-major.
-    (Torch does not promise the strides of other gradients.) None and zeros are equal."""
+    """Yield the differences between the gradients: their values and, if all inputs of the call are row-major, their
+    strides. (Torch does not promise the strides of other gradients.) A missing gradient equals zeros."""
     if reference.unspecified:
         return
     eager, made = pair.eager.gradients, pair.made.gradients
@@ -146,7 +156,7 @@ def other_gradients(pair: Pair, reference: ReferenceParts) -> Iterator[Wrong | N
 def other_gradient(
     got: Gradient | None, want: Gradient | None, strided: bool, reference: ReferenceParts
 ) -> Wrong | None:
-    """Return a failure if a gradient differs from the one of eager execution, otherwise None."""
+    """Return a failure if a gradient differs from the gradient of eager execution; otherwise None."""
     there = want or got
     if there is None:
         return None

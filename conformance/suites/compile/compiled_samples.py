@@ -37,8 +37,9 @@ DRAWN = frozenset({"values.free", "values.drawn"})
 
 
 def lead_first(ctx: OpContext) -> list[Sample]:
-    """Return the samples that are compiled, the most telling one first: it has elements and, if possible, four dimensions,
-    so that every sort of layout is another one. A cell without a variant takes only the first one that the device accepts."""
+    """Return the samples that are compiled, the best one first: it has elements and, if possible, four dimensions,
+    because layouts differ most in four dimensions. A cell without a variant uses only the first sample that the device
+    accepts."""
     usable = [each for each in ctx.common if tried(each)]
     if not usable:
         return []
@@ -53,8 +54,9 @@ def _least_telling(sample: Sample) -> tuple[bool, bool, bool, int, bool, int]:
 
 
 def laid_for(ctx: OpContext, sample: Sample, *, lead: bool) -> list[Laid]:
-    """Return a sample on the device in the layouts in which it is compiled: the first sample in one of each sort, the
-    others in one. A cell without a variant takes one layout of the first sample, which is not contiguous if possible."""
+    """Return a sample on the device in the layouts in which it is compiled. With ``lead``, there is one layout of each
+    kind; otherwise one layout in all. A cell without a variant uses one layout of the first sample, which is not
+    contiguous if possible."""
     if lead and ctx.variant:
         return list(ctx.laid_out(sample, LAYOUTS))
     wanted = {"contiguous", "channels_last" if sample.rank > 3 else "transposed"}
@@ -64,19 +66,19 @@ def laid_for(ctx: OpContext, sample: Sample, *, lead: bool) -> list[Laid]:
 
 
 def sampled(op: str, one_in: int) -> bool:
-    """Return True for about one op in ``one_in``. A digest of the name chooses."""
+    """Return True for about one op in ``one_in``. A hash of the op's name decides."""
     return zlib.crc32(op.encode()) % one_in == 1
 
 
 def tried(sample: Sample) -> bool:
-    """Return True if the compiled checks use the sample: all its tensors are strided, and it is small."""
+    """Return True if the compiled checks use the sample: all its tensors are strided and it is small."""
     return sample.numel <= _MOST and all(each.layout == torch.strided for each in sample.tensors)
 
 
 def places_of(ctx: OpContext, sample: Sample) -> tuple[int, ...]:
-    """Return the inputs whose gradients are computed: the floating-point and complex tensors that the call does not
-    write to, or the first of them if the CPU cannot differentiate the call with respect to all. There are none if torch's
-    database declares no gradient for the op and dtype."""
+    """Return the positions of the inputs whose gradients are computed: the floating-point and complex tensors that the
+    call does not write to. If the CPU cannot differentiate the call with respect to all of them, only the first is
+    returned. If torch's op database declares no gradient for the op and dtype, the result is empty."""
     key = ("differentiated", sample.index)
     if key not in ctx.kept:
         ctx.kept[key] = _places(ctx, sample) if ctx.dtype in ctx.subject.gradient_dtypes else ()

@@ -1,4 +1,5 @@
-"""Compiled programs about what surrounds the ops: guards on sizes, layouts and Python values, contexts, errors, streams."""
+"""Compiled programs that test guards and context: sizes, layouts, Python values, autocast and gradient modes,
+exceptions, several device indices."""
 
 from __future__ import annotations
 
@@ -21,13 +22,13 @@ Make = Callable[[Any], Any]
 
 
 def _one(*shape: int, **options: Any) -> Make:
-    """Returns a function that makes one input."""
+    """Returns a function that creates one input of the given shape."""
     return lambda new: (new(*shape, **options),)
 
 
 @cases("compile.programs", more=True)
 def branch_on_a_size(context: CaseContext) -> None:
-    """A program that branches on the size of its input takes the other branch for another size."""
+    """A program branches on the size of its input: called with another size, it takes the other branch."""
 
     def program(x: torch.Tensor) -> torch.Tensor:
         return x.cos() if x.size() != (5, 1, 2, 3) else x.sin()
@@ -37,7 +38,7 @@ def branch_on_a_size(context: CaseContext) -> None:
 
 @cases("compile.programs", more=True)
 def other_layouts(context: CaseContext) -> None:
-    """A second and a third call have operands of the same size in other layouts."""
+    """The program is called again with operands of the same size in other layouts."""
 
     def program(x: torch.Tensor) -> Any:
         return x * 2 + 1, x.sum(1), x.view_as(x).exp()
@@ -54,7 +55,7 @@ def other_layouts(context: CaseContext) -> None:
 
 @cases("compile.programs", more=True)
 def other_offsets(context: CaseContext) -> None:
-    """Calls with views at other storage offsets, one of which is not aligned to a vector."""
+    """The program is called with views at several storage offsets; one of them is not aligned for vector loads."""
 
     def program(x: torch.Tensor) -> Any:
         return x.sin() + x, x[1:]
@@ -67,7 +68,7 @@ def other_offsets(context: CaseContext) -> None:
 
 @cases("compile.programs", more=True)
 def other_dtypes(context: CaseContext) -> None:
-    """Calls with float32, float64, int32 and bool inputs."""
+    """The program is called with float32, float64, int32 and bool inputs."""
 
     def program(x: torch.Tensor) -> Any:
         return x + 1, x.sum(), x.to(torch.float32).mean(0)
@@ -78,7 +79,8 @@ def other_dtypes(context: CaseContext) -> None:
 
 @cases("compile.programs", more=True)
 def other_arguments(context: CaseContext) -> None:
-    """Calls with other numbers, flags and lists of Python, some of which become symbols of the graph."""
+    """The program is called with different Python numbers, flags and lists. Some of them become symbols of the
+    graph."""
 
     def program(x: torch.Tensor, number: Any, flag: bool, dims: list[int]) -> Any:
         y = x * number if flag else x - number
@@ -100,7 +102,7 @@ def _given(arguments: tuple[Any, ...]) -> Make:
 
 @cases("compile.programs", more=True)
 def gradients_on_and_off(context: CaseContext) -> None:
-    """Calls with and without an input that requires gradients."""
+    """The program is called with inputs that require gradients and with inputs that do not."""
 
     def program(x: torch.Tensor, y: torch.Tensor) -> Any:
         return (x * y).tanh(), x.detach() * 2
@@ -121,7 +123,7 @@ def _with_gradients(first: bool, second: bool) -> Make:
 
 @cases("compile.programs", more=True)
 def dynamic_sizes(context: CaseContext) -> None:
-    """Matrix products, reshapes and a softmax with sizes that change from call to call, in one or two graphs."""
+    """Matrix products, reshapes and a softmax, with sizes that change from call to call, need one or two graphs."""
 
     def program(x: torch.Tensor, weight: torch.Tensor) -> Any:
         y = (x @ weight).view(x.shape[0], 2, -1).transpose(1, 2)
@@ -136,7 +138,7 @@ def dynamic_sizes(context: CaseContext) -> None:
 
 @cases("compile.programs", more=True)
 def sizes_that_become_dynamic(context: CaseContext) -> None:
-    """Sizes change without having been declared dynamic: after the second graph, no further size needs another one."""
+    """Sizes that were not declared dynamic change. After the second graph, no further size needs another graph."""
 
     def program(x: torch.Tensor) -> Any:
         return x.cumsum(0) + x.shape[0], x.flip(0)[: x.shape[0] // 2]
@@ -146,7 +148,7 @@ def sizes_that_become_dynamic(context: CaseContext) -> None:
 
 @cases("compile.programs", requires={"autocast"}, more=True)
 def autocast_inside(context: CaseContext) -> None:
-    """Autocast regions inside the program, one disabled within the other, with gradients."""
+    """The program contains autocast regions, one of them disabled inside of another, and computes gradients."""
     kind = context.kind
 
     def program(x: torch.Tensor, weight: torch.Tensor) -> Any:
@@ -168,7 +170,7 @@ def autocast_inside(context: CaseContext) -> None:
 
 @cases("compile.programs", requires={"autocast"}, more=True)
 def called_under_autocast(context: CaseContext) -> None:
-    """A program is called in turns with and without an autocast region around it."""
+    """A program is called alternately with and without an autocast region around the call."""
     kind = context.kind
 
     def program(x: torch.Tensor, weight: torch.Tensor, lower: bool) -> torch.Tensor:
@@ -183,7 +185,7 @@ def called_under_autocast(context: CaseContext) -> None:
 
 @cases("compile.programs", more=True)
 def without_gradients_inside(context: CaseContext) -> None:
-    """no_grad, enable_grad and inference_mode within the program decide which outputs require gradients."""
+    """no_grad, enable_grad and inference_mode inside of the program decide which outputs require gradients."""
 
     def program(x: torch.Tensor) -> Any:
         with torch.no_grad():
@@ -196,7 +198,7 @@ def without_gradients_inside(context: CaseContext) -> None:
 
 
 class _Doubled(torch.autograd.Function):
-    """Doubles its input; the gradient is tripled, which shows that this backward ran."""
+    """Doubles its input. Its backward triples the gradient, which shows that this backward ran."""
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
@@ -211,7 +213,7 @@ class _Doubled(torch.autograd.Function):
 
 @cases("compile.programs", more=True)
 def function_with_its_own_backward(context: CaseContext) -> None:
-    """A torch.autograd.Function in a compiled program uses its own backward and what it saved."""
+    """A torch.autograd.Function inside of a compiled program uses its own backward and the tensors that it saved."""
 
     def program(x: torch.Tensor) -> Any:
         made: Any = _Doubled.apply
@@ -222,7 +224,8 @@ def function_with_its_own_backward(context: CaseContext) -> None:
 
 @cases("compile.programs", more=True)
 def index_out_of_range(context: CaseContext) -> None:
-    """Indices that are out of range raise in compiled code as they do in eager execution, also behind a pointwise op."""
+    """Indices that are out of range raise an exception in compiled code as in eager execution, also if a pointwise op
+    computes them."""
     if context.has("device_assert") and context.descriptor.assertions_are_fatal:
         raise NotDeclared("a failed assertion on the device ends the process")
 
@@ -251,7 +254,7 @@ class _Pair:
 
 @cases("compile.programs", more=True)
 def nested_results(context: CaseContext) -> None:
-    """The result nests dicts, lists, tuples, numbers and None."""
+    """The program's result nests dicts, lists, tuples, numbers and None."""
 
     def program(x: torch.Tensor, state: dict[str, Any]) -> Any:
         state["calls"] = state["calls"] + 1
@@ -263,7 +266,7 @@ def nested_results(context: CaseContext) -> None:
 
 @cases("compile.programs", more=True)
 def loops_and_closures(context: CaseContext) -> None:
-    """Loops, comprehensions, closures over tensors, default arguments and keyword arguments."""
+    """The program uses loops, comprehensions, closures over tensors, default arguments and keyword arguments."""
     shift = context.to_device(torch.arange(5.0))
 
     def program(x: torch.Tensor, *, times: int = 3) -> Any:
@@ -278,7 +281,7 @@ def loops_and_closures(context: CaseContext) -> None:
 
 @cases("compile.programs", more=True)
 def write_to_a_given_tensor(context: CaseContext) -> None:
-    """out= of several ops writes into inputs that are views with an offset."""
+    """Several ops write with out= into inputs that are views with a storage offset."""
 
     def program(x: torch.Tensor, y: torch.Tensor, out: torch.Tensor, sums: torch.Tensor) -> Any:
         torch.add(x, y, alpha=2, out=out)
@@ -299,7 +302,7 @@ def write_to_a_given_tensor(context: CaseContext) -> None:
 
 @cases("compile.programs", requires={"multi_device"}, indices=2, more=True)
 def copies_between_indices(context: CaseContext) -> None:
-    """A program reads tensors of two device indices, and copies from one to the other and to the CPU."""
+    """A program reads tensors of two device indices, and copies from one index to the other and to the CPU."""
     other = context.at(1)
 
     def program(x: torch.Tensor, y: torch.Tensor) -> Any:
@@ -311,7 +314,8 @@ def copies_between_indices(context: CaseContext) -> None:
 
 @cases("compile.programs", more=True)
 def graph_break(context: CaseContext) -> None:
-    """A program with a graph break in the middle is compiled in two graphs, and what crosses the break is right."""
+    """A program with a graph break in the middle is compiled to two graphs. Values that are used on both sides of the
+    break are right."""
 
     def program(x: torch.Tensor) -> Any:
         y = x.sin().t()

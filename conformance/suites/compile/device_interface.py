@@ -1,4 +1,5 @@
-"""Checks of the Dynamo device interface: what it says of the device must be what the device says of itself."""
+"""Checks of the Dynamo device interface: what it reports must agree with torch.accelerator and with the device's
+module."""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ CLAUSE = "compile.device_interface"
 
 
 def _interface(context: CaseContext, name: str = "") -> Any:
-    """Returns the interface that is registered for the device's type, or for a device such as "cuda:1"."""
+    """Returns the Dynamo device interface that is registered for the device's type or, with ``name``, for a device such
+    as "cuda:1"."""
     name = name or context.kind
     found = device_interface(name)
     text = "no Dynamo device interface is registered for the device"
@@ -27,19 +29,24 @@ def _interface(context: CaseContext, name: str = "") -> Any:
 
 @cases(CLAUSE)
 def registered(context: CaseContext) -> None:
-    """An interface is registered for the device's type, and says that the device is available."""
+    """A Dynamo device interface is registered for the device's type, and reports that the device is available."""
     interface = _interface(context)
     context.same(interface.is_available(), True, "is_available() does not return True")
     if context.has("multi_device"):
         for index in context.indices:
             at = f"index {index}"
             found = _interface(context, f"{context.kind}:{index}")
-            context.same(found, interface, "an index has another interface than the type", at=at)
+            context.same(
+                found,
+                interface,
+                ("the interface that is registered for an index is not that of the device type"),
+                at=at,
+            )
 
 
 @cases(CLAUSE, requires={"multi_device"})
 def counts(context: CaseContext) -> None:
-    """The number of devices is the one that torch reports."""
+    """device_count() of the interface is the number of devices that torch reports."""
     found, count = _interface(context).device_count(), context.descriptor.device_count()
     if context.accelerated:
         count = torch.accelerator.device_count()
@@ -48,17 +55,22 @@ def counts(context: CaseContext) -> None:
 
 @cases(CLAUSE)
 def current_device(context: CaseContext) -> None:
-    """The current device is the one that the program has made current, and the interface can change it."""
+    """current_device() of the interface is the index that the program has made current, and the interface can change
+    it."""
     interface = _interface(context)
     if not context.has("multi_device"):
-        context.same(interface.current_device(), 0, "current_device() is not the only index")
+        context.same(
+            interface.current_device(),
+            0,
+            ("current_device() is not 0 although there is only one index"),
+        )
         return
     last = context.indices[-1]
     for index in (last, 0):
         with context.on(index):
             text = "current_device() is not the index that was made current"
             context.same(interface.current_device(), index, text)
-            text = "the workers of the compiler see another current device"
+            text = "Worker.current_device() is not the index that was made current"
             context.same(interface.Worker.current_device(), index, text)
     if last == 0:
         return
@@ -82,12 +94,12 @@ def current_device(context: CaseContext) -> None:
 
 @cases(CLAUSE, requires={"streams"})
 def streams(context: CaseContext) -> None:
-    """The interface makes streams current, and its current stream is that of torch.accelerator."""
+    """The interface can make a stream current, and its current_stream() is that of torch.accelerator."""
     interface, side = _interface(context), context.stream()
-    text = "the interface's class of streams does not derive from torch.Stream"
+    text = "the interface's class Stream does not derive from torch.Stream"
     context.check(issubclass(interface.Stream, torch.Stream), text, found=interface.Stream)
     default = context.current_stream()
-    text = "current_stream() is not the stream that is current"
+    text = "current_stream() does not return the current stream"
     context.same(interface.current_stream(), default, text)
     with side:
         context.same(interface.current_stream(), side, text)
@@ -111,7 +123,7 @@ def streams(context: CaseContext) -> None:
 
 @cases(CLAUSE, requires={"streams", "native_handle"})
 def raw_stream(context: CaseContext) -> None:
-    """The raw stream that generated code uses is the native handle of the current stream."""
+    """get_raw_stream(), which generated code calls, returns the native handle of the current stream."""
     interface, side = _interface(context), context.stream()
     with side:
         found = interface.get_raw_stream(context.indices[0])
@@ -121,23 +133,27 @@ def raw_stream(context: CaseContext) -> None:
 
 @cases(CLAUSE, requires={"events"})
 def events(context: CaseContext) -> None:
-    """Events of the interface mark a point in a stream's work."""
+    """An event of the interface is complete only after the work that was queued in front of it."""
     interface = _interface(context)
-    text = "the interface's class of events does not derive from torch.Event"
+    text = "the interface's class Event does not derive from torch.Event"
     context.check(issubclass(interface.Event, torch.Event), text, found=interface.Event)
     event, stream = interface.Event(), context.stream()
     with context.hold(stream):
         event.record(stream)
-        context.same(event.query(), False, "an event is complete before the work in front of it")
+        context.same(
+            event.query(),
+            False,
+            ("an event is complete before the work that was queued in front of it"),
+        )
     stream.synchronize()
     context.same(
-        event.query(), True, "an event is not complete although its stream has no work left"
+        event.query(), True, "an event is not complete although all work of its stream has finished"
     )
 
 
 @cases(CLAUSE)
 def synchronises(context: CaseContext) -> None:
-    """synchronize() waits for the work that is queued."""
+    """synchronize() of the interface waits for all queued work."""
     interface = _interface(context)
     x = context.to_device(torch.ones(1000))
     if not context.has("events"):
@@ -151,13 +167,13 @@ def synchronises(context: CaseContext) -> None:
     y = x * 2
     event.record()
     interface.synchronize()
-    context.same(event.query(), True, "work is queued after synchronize() has returned")
+    context.same(event.query(), True, "work was still queued when synchronize() returned")
     context.equal(y, torch.full((1000,), 2.0), "a result is wrong after synchronize()")
 
 
 @cases(CLAUSE)
 def supported_dtypes(context: CaseContext) -> None:
-    """A dtype is supported by what the interface says if the device computes in it."""
+    """is_dtype_supported() of the interface returns True exactly for the dtypes in which the device computes."""
     interface = _interface(context)
     for dtype in (torch.float32, torch.float16, torch.bfloat16, torch.float64):
         try:
@@ -165,7 +181,7 @@ def supported_dtypes(context: CaseContext) -> None:
             computes = context.from_device((x + x).to(torch.float32)).tolist() == [2.0, 2.0, 2.0]
         except (RuntimeError, TypeError):  # the device has no such dtype
             computes = False
-        text = "is_dtype_supported() does not say what the device does"
+        text = "is_dtype_supported() does not agree with whether the device computes in the dtype"
         found = bool(interface.is_dtype_supported(dtype))
         context.same(found, computes, text, at=str(dtype))
     text = "is_bf16_supported() and is_dtype_supported(torch.bfloat16) differ"
@@ -178,19 +194,19 @@ def supported_dtypes(context: CaseContext) -> None:
 
 @cases(CLAUSE, requires={"allocator_statistics"})
 def allocated_memory(context: CaseContext) -> None:
-    """memory_allocated() is the number of allocated bytes that the allocator counts."""
+    """memory_allocated() of the interface is the number of allocated bytes that the allocator counts."""
     interface = _interface(context)
     text = "memory_allocated() differs from the allocator's counter"
     context.same(interface.memory_allocated(context.at(0)), context.counters().allocated, text)
     block = context.bytes_of(100_000)
     context.same(interface.memory_allocated(context.at(0)), context.counters().allocated, text)
-    context.must(block.numel() == 100_000, "the block has another size")
+    context.must(block.numel() == 100_000, "the allocated block does not have 100,000 elements")
 
 
 @cases(CLAUSE, requires={"properties"})
 def properties(context: CaseContext) -> None:
-    """The properties of each index are those that the device's module returns, in the process and for the compiler's
-    workers."""
+    """The interface returns the properties that the device's module returns for each index, also for the compiler's
+    worker processes."""
     interface, read = _interface(context), context.own("properties")
     for index in context.indices:
         at, want = f"index {index}", read(index)
@@ -198,17 +214,21 @@ def properties(context: CaseContext) -> None:
             for device in (index, context.at(index)):
                 found = ask(device)
                 for name in ("name", "total_memory"):
-                    text = "a property differs from the one that the device's module returns"
+                    text = (
+                        "a property from the interface differs from the one that the "
+                        "device's module returns"
+                    )
                     values = getattr(found, name), getattr(want, name)
                     context.same(*values, text, at=f"{name}, {at}")
 
 
 @cases(CLAUSE)
 def compute_capability(context: CaseContext) -> None:
-    """The compute capability, which is part of the keys of compiled code, is the same at each call."""
+    """get_compute_capability(), which is part of the cache keys of compiled code, returns the same value at each
+    call."""
     interface = _interface(context)
     found = interface.get_compute_capability()
     text = "get_compute_capability() returns neither a number nor a string"
     context.check(isinstance(found, (int, str)), text, found=found)
-    text = "get_compute_capability() differs at the second call"
+    text = "get_compute_capability() returns another value at the second call"
     context.same(interface.get_compute_capability(), found, text)

@@ -1,5 +1,5 @@
-"""Compiled programs that are judged in other ways than by one comparison with eager execution: on streams, with functions of the
-device's module."""
+"""Compiled programs that one comparison with eager execution cannot judge: programs on side streams, and programs that
+call functions of the device's module."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ cases = Cases(Kind.VALUES)
 
 @cases("compile.programs", requires={"streams"})
 def on_a_side_stream(context: CaseContext) -> None:
-    """A compiled program that is called on a side stream runs after the work that is queued there."""
+    """A compiled program that is called on a side stream runs after the work that was queued on this stream before."""
 
     def program(x: torch.Tensor) -> torch.Tensor:
         return (x * 2 + 1).sum(0)
@@ -37,15 +37,18 @@ def on_a_side_stream(context: CaseContext) -> None:
                 made = compiled(x)
                 made = made + 0
             stream.synchronize()
-            text = "a compiled program on a side stream did not read what was written before on this stream"
+            text = (
+                "a compiled program on a side stream did not read what earlier work of "
+                "this stream wrote"
+            )
             context.equal(made, torch.full((5,), 64 * (2 * number + 1)), text)
         context.check(compiler.graphs, "no graph was compiled", kind=Kind.COUNT)
 
 
 @cases("compile.programs", requires={"multi_device"})
 def functions_of_the_module(context: CaseContext) -> None:
-    """A program that asks the device's module for the current device, and whether the device is available, is one graph
-    that follows the current device."""
+    """A program that asks the device's module for the current device, and whether the device is available, compiles to
+    one graph, and its result follows the current device."""
     module = context.module
 
     def program(x: torch.Tensor) -> Any:

@@ -47,8 +47,8 @@ _IN_PLACE_QUICK = frozenset({_PLAIN})
 
 
 def applies(t: Traits) -> bool:
-    """Return True for ops that return strided tensors whose shapes do not depend on values, in one dtype. Views are also
-    compiled for complex tensors, because they may conjugate lazily."""
+    """Return True for ops that return strided tensors whose shapes do not depend on values, and whose dtype is that of
+    the cell. Views are also compiled for complex dtypes, because a view may be lazily conjugated."""
     dtypes = t.subject.dtypes
     wanted = t.dtype == next((each for each in _DTYPES if each in dtypes), "")
     if t.dtype == "complex64" and t.subject.declares_view:
@@ -57,15 +57,15 @@ def applies(t: Traits) -> bool:
 
 
 def in_quick(op: str) -> bool:
-    """Return True if the plan ``quick`` compiles the op. It compiles one op in eight, which a digest of the names
-    chooses: most of what can go wrong does not depend on the op."""
+    """Return True if the plan ``quick`` compiles the op. It compiles one op in eight, chosen by a hash of the op's
+    name: most compiler bugs do not depend on the op."""
     return sampled(op, _QUICK)
 
 
 def check(ctx: OpContext) -> None:
-    """Compile the op: one call and its in-place form; in the variant ``layouts``, calls of a few samples in several
-    layouts and forms in one graph; in the variant ``dynamic``, calls of several sizes and layouts, one after another by one
-    function. The variant ``compiler`` is ``layouts`` with the device's own compiler."""
+    """Compile the op: one call and its in-place form. The variant ``layouts`` compiles calls of a few samples in
+    several layouts and forms, in one graph. The variant ``dynamic`` compiles one function and calls it with several
+    sizes and layouts. The variant ``compiler`` is ``layouts`` with the compiler that the device brings."""
     with ctx.running(CLAUSE) as record:
         if ctx.variant == DYNAMIC:
             _dynamic(ctx, AOT_EAGER)
@@ -89,8 +89,8 @@ def _static(ctx: OpContext, record: CellRecord, backend: str) -> None:
 
 
 def _compile(ctx: OpContext, record: CellRecord, backend: str, parts: list[Part]) -> None:
-    """Compile all calls together in one graph, which takes a fraction of the time, and each call alone if anything is
-    wrong with that graph."""
+    """Compile all calls together in one graph, which takes a fraction of the time. If that graph fails or gives a wrong
+    result, compile each call alone."""
     outcome = Outcome(parts)
     if len(parts) > 1 and not ctx.traits.families & DRAWN:  # one seed for all of them
         reference = partial(_reference, ctx, backend=backend)
@@ -113,7 +113,8 @@ def _compile(ctx: OpContext, record: CellRecord, backend: str, parts: list[Part]
 
 
 def _parts(ctx: OpContext) -> Iterator[Part]:
-    """Yield the calls that are compiled: the first sample in its layouts, and in place; the others in one layout."""
+    """Yield the calls that are compiled: the first sample in its layouts and in place, each other sample in one
+    layout."""
     function, inplace = ctx.subject.function, ctx.subject.inplace
     if ctx.subject.restrides_in_place or _UNTRACED_IN_PLACE in ctx.traits.families:
         inplace = None
@@ -160,9 +161,9 @@ def _call(laid: Laid) -> tuple[Any, ...]:
 
 
 def grown(ctx: OpContext, sample: Sample) -> list[tuple[Any, ...]]:
-    """Return a call with the same arguments and tensors of another size, as a list; an empty list if the CPU accepts none
-    that was tried. All tensors grow that are as long as the first one in its first dimension or, if the CPU refuses that,
-    in its last."""
+    """Return a list with one call that has the same arguments and larger tensors; an empty list if the CPU accepts none
+    of those that were tried. All tensors whose first dimension is as long as that of the first tensor are enlarged in
+    this dimension or, if the CPU refuses the result, in the last dimension."""
     for dim in (0, -1):
         sizes = [each.shape[dim] for each in sample.tensors if each.dim()]
         if not sizes or sizes[0] < 2:
@@ -181,7 +182,8 @@ def grown(ctx: OpContext, sample: Sample) -> list[tuple[Any, ...]]:
 
 
 def unlike(sample: Sample, samples: list[Sample]) -> list[Sample]:
-    """Return the samples with other shapes, those of another rank first."""
+    """Return the samples whose shapes differ from those of ``sample``; samples with another number of dimensions come
+    first."""
     shapes = [each.shape for each in sample.tensors]
     others = [each for each in samples if [t.shape for t in each.tensors] != shapes]
     return sorted(others, key=lambda each: (not each.numel, each.rank == sample.rank, each.index))

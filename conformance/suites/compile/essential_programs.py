@@ -1,4 +1,4 @@
-"""The programs that every plan compiles: one of each sort of trouble."""
+"""The programs that every plan compiles: one for each kind of compiler bug that is common."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ cases = Cases(Kind.VALUES)
 
 @cases("compile.programs")
 def strided_operands(context: CaseContext) -> None:
-    """Pointwise ops read operands that are transposed, stepped, expanded and offset in their storage."""
+    """Pointwise ops read operands that are transposed, have steps, are expanded, or start at a storage offset."""
 
     def program(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> Any:
         return (a * 2 + b).sin() - c, torch.where(a > b, c, a)
@@ -35,7 +35,7 @@ def strided_operands(context: CaseContext) -> None:
 
 @cases("compile.programs")
 def mutated_inputs(context: CaseContext) -> None:
-    """In-place ops change inputs that are views with gaps, and the program returns one of them."""
+    """In-place ops change inputs that are views with gaps, and the program returns one of these inputs."""
 
     def program(a: torch.Tensor, b: torch.Tensor) -> Any:
         a.mul_(2).add_(b)
@@ -54,7 +54,7 @@ def mutated_inputs(context: CaseContext) -> None:
 
 @cases("compile.programs")
 def returned_views(context: CaseContext) -> None:
-    """Outputs are views of an input, views of one another, and an input itself."""
+    """The outputs are views of an input, views of each other, and an input itself."""
 
     def program(x: torch.Tensor) -> Any:
         y = x.exp()
@@ -65,8 +65,7 @@ def returned_views(context: CaseContext) -> None:
 
 @cases("compile.programs")
 def convolution_and_batch_norm(context: CaseContext) -> None:
-    """A convolution of a channels_last image, a batch norm in training that updates its statistics, and a rectified
-    linear unit."""
+    """A convolution of a channels_last image, a batch norm in training that updates its statistics, and a ReLU."""
 
     def program(x: torch.Tensor, weight: torch.Tensor, scale: torch.Tensor, *running: Any) -> Any:
         y = functional.conv2d(x, weight, padding=1)
@@ -90,7 +89,7 @@ def convolution_and_batch_norm(context: CaseContext) -> None:
 
 @cases("compile.programs")
 def attention(context: CaseContext) -> None:
-    """Attention with heads that are a transposed view of the projection."""
+    """Attention in which the heads are a transposed view of the projection."""
 
     def program(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         batch, length, width = x.shape
@@ -144,7 +143,7 @@ def recurrent_cell(context: CaseContext) -> None:
 
 @cases("compile.programs")
 def repeated_indices(context: CaseContext) -> None:
-    """Rows are gathered, accumulated and overwritten by indices that repeat."""
+    """Rows are gathered, accumulated and overwritten with indices that occur more than once."""
 
     def program(x: torch.Tensor, index: torch.Tensor, rows: torch.Tensor) -> Any:
         total = torch.zeros_like(x).index_put((index,), rows, accumulate=True)
@@ -205,7 +204,8 @@ def mixed_dtypes(context: CaseContext) -> None:
 
 @cases("compile.programs")
 def updated_slices(context: CaseContext) -> None:
-    """Slices, diagonals and rows of a new tensor are overwritten in place, and the gradient reaches what was written."""
+    """Slices, diagonals and rows of a new tensor are overwritten in place, and the gradient reaches the values that
+    were written."""
 
     def program(x: torch.Tensor, row: torch.Tensor) -> Any:
         y = x * 1
@@ -220,7 +220,7 @@ def updated_slices(context: CaseContext) -> None:
 
 @cases("compile.programs")
 def sizes_from_zero(context: CaseContext) -> None:
-    """The same program with batches of 5, 3, 1, 0 and 7 rows, with dynamic shapes."""
+    """The same program is called with batches of 5, 3, 1, 0 and 7 rows, with dynamic shapes."""
 
     def program(x: torch.Tensor) -> Any:
         return (x * 2).sum(0), torch.cat([x, x.flip(0)]), x.reshape(-1)

@@ -1,5 +1,5 @@
-"""Checks of exported programs, of the reproducers that torch writes for graphs, and of the compiler's cache in a second
-process."""
+"""Checks of exported programs, of the scripts that torch writes to reproduce a graph, and of compiled code that a
+second process reads from the cache."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ CLOSE: Any = {"rtol": 1e-4, "atol": 1e-5}
 
 
 class _Network(nn.Module):
-    """A convolution, a batch norm with statistics, a buffer that counts calls, tensors that are made in forward, and a
-    product with a transposed parameter."""
+    """A network with a convolution, a batch norm with statistics, a buffer that counts calls, tensors that forward
+    creates, and a product with a transposed parameter."""
 
     calls: torch.Tensor
 
@@ -56,7 +56,8 @@ def _images(rows: int = 3) -> torch.Tensor:
 def _compare(
     context: CaseContext, program: nn.Module, eager: nn.Module, device: torch.device, rows: int = 3
 ) -> None:
-    """Checks that a program gives the results of an eager module on a device, and leaves the same buffers."""
+    """Checks that an exported program and an eager module give the same results on a device, and leave the same values
+    in their buffers."""
     x = _images(rows).to(device)
     found, want = program(x), eager(x)
     for number, (mine, theirs) in enumerate(zip(found, want)):
@@ -64,7 +65,7 @@ def _compare(
         context.same(mine.device, theirs.device, text, Kind.DEVICE, f"output {number}")
         text = "an output of the exported program differs from the eager module"
         context.assert_close(mine, theirs, text, f"output {number}", **CLOSE)
-        text = "an output of the exported program has other strides than that of the eager module"
+        text = "the strides of an output of the exported program differ from the eager module"
         context.same(mine.stride(), theirs.stride(), text, Kind.STRIDES, f"output {number}")
     buffers = dict(eager.named_buffers())
     for full_name, mine in program.named_buffers():
@@ -77,8 +78,8 @@ def _compare(
 @cases(CLAUSE, over={"for_evaluation": (False,)})
 @cases(CLAUSE, over={"for_training": (True,)}, more=True)
 def on_the_device(context: CaseContext, training: bool) -> None:
-    """A module that is exported on the device before dispatch, and decomposed, gives the results of the module, also
-    with another batch size."""
+    """A module that is exported on the device and decomposed gives the results of the module, also with another batch
+    size."""
     device = context.device
     batch = torch.export.Dim("batch", min=2)
     module = _network(training).to(device)
@@ -95,7 +96,7 @@ def on_the_device(context: CaseContext, training: bool) -> None:
 
 @cases(CLAUSE)
 def moved_to_the_device(context: CaseContext) -> None:
-    """A program that is exported on the CPU and moved to the device runs there, with all of its tensors."""
+    """A program that is exported on the CPU and moved to the device runs on the device, with all its tensors."""
     program = torch.export.export(_network(), (_images(),), strict=False)
     for index in sorted({context.indices[0], context.indices[-1]}):
         device = context.named(index)
@@ -120,8 +121,8 @@ def _load_and_compare(context: CaseContext, path: str, index: int) -> None:
 
 @cases(CLAUSE, requires={"serialization"})
 def in_another_process(context: CaseContext) -> None:
-    """A program that is exported and saved on the device runs in another process, on the index of which its tensors
-    are."""
+    """A program that is exported and saved on the device runs in another process, on the index that its tensors were
+    on."""
     for index in sorted({context.indices[0], context.indices[-1]}):
         device = context.named(index)
         program = torch.export.export(_network().to(device), (_images().to(device),), strict=False)
@@ -135,7 +136,7 @@ def in_another_process(context: CaseContext) -> None:
 
 @cases(CLAUSE, more=True)
 def compiled_program(context: CaseContext) -> None:
-    """An exported program can be compiled for the device, and gives the results of the module."""
+    """An exported program can be compiled for the device, and then gives the results of the module."""
     device = context.device
     program = torch.export.export(_network().to(device), (_images().to(device),), strict=False)
     with compiling(backend_of(context)) as compiler:
@@ -160,7 +161,7 @@ def _product(x: torch.Tensor, y: torch.Tensor) -> Any:
 
 @cases(CLAUSE, more=True)
 def reproducer(context: CaseContext) -> None:
-    """The script that torch writes to reproduce a graph runs in a fresh process, with the compiler of the device."""
+    """The script that torch writes to reproduce a graph runs in a new process, with the compiler of the device."""
     x, y = (context.to_device(torch.ones(4, 5) * number) for number in (1, 2))
     with scratch_folder() as folder:
         path = written_graph(_product, (x, y), backend_of(context), folder)
@@ -169,7 +170,8 @@ def reproducer(context: CaseContext) -> None:
 
 
 def _compiled_in(context: CaseContext, folder: str) -> list[float]:
-    """Compiles a program with the files of a folder. Returns the number of graphs from the cache, and the result."""
+    """Compiles a program, with ``folder`` as the folder of the compiler's cache. Returns the number of graphs that came
+    from the cache, followed by the elements of the result."""
     x = context.to_device(torch.linspace(-1, 1, 60).view(12, 5))
     with compiling(backend_of(context), folder) as compiler:
         found = compiler(_product)(x, x * 2)
@@ -178,14 +180,17 @@ def _compiled_in(context: CaseContext, folder: str) -> list[float]:
 
 @cases(CLAUSE, requires={"inductor"}, more=True)
 def cache_of_another_process(context: CaseContext) -> None:
-    """A second process takes compiled code from the cache that a first process has written, and the code gives the same
+    """A second process reads the compiled code that a first process wrote to the cache, and this code gives the same
     results."""
     with scratch_folder() as folder:
         results = [context.child(_compiled_in, folder) for _ in range(2)]
     for result in results:
         context.ended_well(result, "a process that compiles did not exit with status 0")
     first, second = (result.value for result in results)
-    text = "a process found graphs in an empty cache, or found none in the cache of another one"
+    text = (
+        "the first process found graphs in an empty cache, or the second one did not find "
+        "the graphs of the first"
+    )
     context.same([first[0] > 0, second[0] > 0], [False, True], text, Kind.STATE)
     text = "code from the cache gives different results from the freshly compiled code"
     context.same(second[1:], first[1:], text)

@@ -1,5 +1,5 @@
-"""The evidence of compile.meta_agrees: the aten calls of a forward and a backward pass, each made on the device and with
-FakeTensor. Repro scripts contain these functions, which need only torch."""
+"""Calls each aten op of a forward and a backward pass on the device and with FakeTensor, and records both results as
+evidence for compile.meta_agrees. Repro scripts contain these functions, which need only torch."""
 
 from __future__ import annotations
 
@@ -18,8 +18,9 @@ from opinfo.torch_private import NO_FAKE_ANSWER, FakeTensorMode, negated, storag
 
 @dataclass(frozen=True, slots=True)
 class Described:
-    """A tensor that a call returned. ``argument`` is the index of the tensor argument whose storage it has, ``output``
-    that of the first output with its storage; None if there is none."""
+    """The facts about a tensor that a call returned. ``argument`` is the index of the tensor argument with the same
+    storage, ``output`` the index of the first output with the same storage; both are None if there is no such
+    tensor."""
 
     shape: tuple[int, ...]
     stride: tuple[int, ...]
@@ -34,8 +35,8 @@ class Described:
 
 @dataclass(slots=True)
 class AtenCall:
-    """An aten call with the tensors that the device and FakeTensor returned. ``fake`` is None if FakeTensor cannot answer
-    without values. ``raised`` is the exception that only FakeTensor raised."""
+    """An aten call with the tensors that the device and FakeTensor returned. ``fake`` is None if FakeTensor needs
+    values to compute the result. ``raised`` is an exception that FakeTensor raised although the device did not."""
 
     name: str
     given: tuple[str, ...]  # its tensor arguments, as text
@@ -46,8 +47,8 @@ class AtenCall:
 
 @dataclass(slots=True)
 class AtenCalls:
-    """The aten calls of a call of an op and of its backward. ``handed_back`` is True if all tensors that the op returned
-    are its inputs. ``raised`` is the exception of the device."""
+    """The aten calls that one call of an op and its backward made. ``handed_back`` is True if all tensors that the op
+    returned are inputs. ``raised`` is the exception that the device raised."""
 
     handed_back: bool = False
     calls: list[AtenCall] = field(default_factory=list)
@@ -56,7 +57,8 @@ class AtenCalls:
 
 
 class BesideFake(TorchDispatchMode):
-    """A mode that makes each aten call a second time, with FakeTensors that have the geometry of its arguments."""
+    """A dispatch mode that makes each aten call a second time, with FakeTensors of the same shapes, strides and storage
+    offsets as its arguments."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -89,8 +91,8 @@ class BesideFake(TorchDispatchMode):
 
 
 def fakes_of(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """Returns tensors of the same geometries, under an active FakeTensorMode. Those that share a storage share one
-    there too."""
+    """Returns tensors with the shapes, strides and storage offsets of the given ones; under an active FakeTensorMode
+    they are FakeTensors. Tensors that share a storage also share one in the result."""
     bases: dict[int, torch.Tensor] = {}
     found = []
     for each in tensors:
@@ -109,7 +111,7 @@ def fakes_of(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
 
 
 def described(result: Any, given: Sequence[torch.Tensor]) -> tuple[Described, ...]:
-    """Returns a description of each tensor of a result of a call with the tensors ``given``."""
+    """Returns a description of each tensor in ``result``, the result of a call with the tensors ``given``."""
     outputs = tensors_of(result)
     arguments = [storage_id(each) for each in given]
     own = [storage_id(each) for each in outputs]
@@ -135,15 +137,15 @@ def described(result: Any, given: Sequence[torch.Tensor]) -> tuple[Described, ..
 
 
 def shown(tensor: torch.Tensor) -> str:
-    """Returns the dtype, shape and strides of a tensor as text."""
+    """Returns the dtype, shape and strides of a tensor as a string."""
     at = f" at {tensor.storage_offset()}" if tensor.storage_offset() else ""
     dtype = str(tensor.dtype).removeprefix("torch.")
     return f"{dtype}{list(tensor.shape)}{list(tensor.stride())}{at}"
 
 
 def called_beside_fake(call: Invocation, places: Sequence[int]) -> AtenCalls:
-    """Makes the call and its backward on new buffers, and each of their aten calls with FakeTensor too. ``places`` are
-    the inputs whose gradients are computed."""
+    """Makes the call and its backward on new buffers, and repeats each aten call with FakeTensor. ``places`` are the
+    positions of the inputs whose gradients are computed."""
     geometries = [each.geometry if isinstance(each, Guarded) else None for each in call.inputs]
     held = laid_out(call.values, geometries, call.move, call.guarded)
     inputs = [each.data for each in views(held)]

@@ -26,12 +26,12 @@ def applies(t: Traits) -> bool:
 
 
 def in_quick(op: str) -> bool:
-    """Return True if the plan ``quick`` tries the op. It tries one op in two, which a digest of the names chooses."""
+    """Return True if the plan ``quick`` checks the op. It checks one op in two, chosen by a hash of the op's name."""
     return sampled(op, _QUICK)
 
 
 def check(ctx: OpContext) -> None:
-    """Make one call; in the variant ``layouts``, calls of a few samples in several layouts."""
+    """Check one call; in the variant ``layouts``, calls of a few samples in several layouts."""
     with ctx.running(META) as record:
         for number, sample in enumerate(lead_first(ctx)):
             if record.checks and not ctx.variant:

@@ -21,7 +21,7 @@ DEPTH = 40
 
 
 class _Level(nn.Module):
-    """A module that scales its input, gives it to the next level, and changes what that returns."""
+    """A module that scales its input, passes it to the next level, and changes the result of that level."""
 
     shift: torch.Tensor
 
@@ -39,7 +39,7 @@ class _Level(nn.Module):
 
 
 class _Attributes(nn.Module):
-    """A level whose attributes are nested plain objects, lists and dicts of modules."""
+    """A level whose attributes are nested plain objects, lists and dicts, which contain modules."""
 
     def __init__(self, depth: int) -> None:
         super().__init__()
@@ -65,9 +65,9 @@ _CALLS = (*_ONE_CALL, (4, False, True), (7, False, True), (7, True, True), (7, T
 @cases(CLAUSE, over={"forward": ("scaled", _ONE_CALL)})
 @cases(CLAUSE, over={name: (name, _CALLS) for name in _MODULES}, more=True)
 def levels(context: CaseContext, name: str, calls: tuple[tuple[int, bool, bool], ...]) -> None:
-    """A deeply nested module is compiled with the same number of graphs, and as few graph breaks, as on the CPU: at the
-    first call, for other sizes, for another flag, in training and in evaluation mode. Its results and gradients are those
-    of eager execution."""
+    """A deeply nested module needs no more graphs and graph breaks on the device than on the CPU: at the first call,
+    with other sizes, with another flag, in training and in evaluation mode. Its results and gradients equal those of
+    eager execution."""
     make, depth = _MODULES[name]
     torch.manual_seed(1)
     module = make(depth)
@@ -94,7 +94,7 @@ def _counted(
     judge: CaseContext | None = None,
 ) -> list[tuple[int, int]]:
     """Returns the number of graphs and of graph breaks after each call of a compiled copy of a module. With ``judge``,
-    each call is compared with an eager copy. In training, gradients are computed, too."""
+    each call is compared with an eager copy. In training mode, gradients are computed, too."""
     eager, moved = _copy(module, device), _copy(module, device)
     counts = []
     with compiling(backend) as compiler:
@@ -125,15 +125,20 @@ def _judge(
     found: tuple[torch.Tensor, nn.Module],
     want: tuple[torch.Tensor, nn.Module],
 ) -> None:
-    text = "the compiled module gives another result than in eager execution"
+    text = "the result of the compiled module differs from eager execution"
     context.assert_close(found[0], want[0], text, rtol=1e-4, atol=1e-5)
     pairs = zip(found[1].named_parameters(), want[1].parameters())
     for (name, mine), theirs in pairs:
-        text = "a parameter of the compiled module has no gradient, or has one where eager execution leaves none"
+        text = "a parameter has a gradient only in one of compiled and eager execution"
         context.same(mine.grad is None, theirs.grad is None, text, at=name)
         if mine.grad is None or theirs.grad is None:
             continue
         text = "a gradient of the compiled module differs from eager execution"
         context.assert_close(mine.grad, theirs.grad, text, name, rtol=1e-3, atol=1e-4)
     for (name, buffer), other in zip(found[1].named_buffers(), want[1].buffers()):
-        context.equal(buffer, other, "a buffer of the compiled module differs", name)
+        context.equal(
+            buffer,
+            other,
+            ("a buffer of the compiled module differs from that of the eager module"),
+            name,
+        )

@@ -22,7 +22,7 @@ CLOSE: Any = {"rtol": 1e-4, "atol": 1e-4}
 
 @cases("compile.programs", more=True)
 def resized_image(context: CaseContext) -> None:
-    """An image is enlarged bilinearly, cut, convolved and pooled, and masked by where."""
+    """An image is enlarged bilinearly, cropped, convolved and pooled, and masked with torch.where."""
 
     def program(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         y = functional.interpolate(x, scale_factor=(1.5, 1.25), mode="bilinear")[..., 1:, :-1]
@@ -39,7 +39,7 @@ def resized_image(context: CaseContext) -> None:
 
 @cases("compile.programs", more=True)
 def transposed_convolution(context: CaseContext) -> None:
-    """A transposed convolution with stride and groups, then a group norm, in channels_last."""
+    """A transposed convolution with stride and groups is followed by a group norm, in channels_last."""
 
     def program(x: torch.Tensor, weight: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
         y = functional.conv_transpose2d(x, weight, stride=2, groups=2)
@@ -59,7 +59,8 @@ def transposed_convolution(context: CaseContext) -> None:
 
 @cases("compile.programs", more=True)
 def convolution_of_a_line(context: CaseContext) -> None:
-    """A one-dimensional convolution of a permuted input, dilated and padded, then max pooling with indices."""
+    """A one-dimensional convolution with dilation and padding reads a permuted input; max pooling with indices
+    follows."""
 
     def program(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> Any:
         y = functional.conv1d(x.permute(0, 2, 1), weight, bias, padding=2, dilation=2)
@@ -85,7 +86,7 @@ def long_root_mean_square_norm(context: CaseContext) -> None:
 
 @cases("compile.programs", more=True)
 def normalised_einsum(context: CaseContext) -> None:
-    """An exponential is normalised by its sum, which einsum computes and divides out again."""
+    """An exponential is divided by its sum, which torch.einsum computes."""
 
     def program(x: torch.Tensor) -> torch.Tensor:
         y = torch.exp(torch.einsum("bchw,bcwk->bchk", x, x) * 0.1)
@@ -96,7 +97,8 @@ def normalised_einsum(context: CaseContext) -> None:
 
 @cases("compile.programs", more=True)
 def embedding_and_loss(context: CaseContext) -> None:
-    """An embedding with a padding index, a tied output projection, and a cross entropy that ignores a class."""
+    """An embedding with a padding index, an output projection that shares the embedding's weight, and a cross entropy
+    that ignores a class."""
 
     def program(tokens: torch.Tensor, table: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
         y = functional.embedding(tokens, table, padding_idx=0)
@@ -118,7 +120,8 @@ def _sine_layer(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> to
 
 
 class _Blocks(nn.Module):
-    """Two residual blocks, one of which is computed again in backward, and a head that shares the first weight."""
+    """Two residual blocks, the second of which is recomputed in backward, and a head that uses the first block's
+    weight."""
 
     calls: torch.Tensor
 
@@ -138,7 +141,7 @@ class _Blocks(nn.Module):
 
 @cases("compile.programs", more=True)
 def recomputed_block(context: CaseContext) -> None:
-    """A module that counts its calls in a buffer, recomputes an activation in backward, and uses a weight twice."""
+    """A module counts its calls in a buffer, recomputes an activation in backward, and uses one weight twice."""
 
     def program(x: torch.Tensor, state: dict[str, torch.Tensor]) -> torch.Tensor:
         made: torch.Tensor = torch.func.functional_call(module, state, (x,))
@@ -161,8 +164,8 @@ def recomputed_block(context: CaseContext) -> None:
 
 @cases("compile.programs", more=True)
 def training_step(context: CaseContext) -> None:
-    """A step of stochastic gradient descent with momentum, within a compiled program that may break at
-    torch.autograd.grad; the parameters are changed in place."""
+    """A step of stochastic gradient descent with momentum runs inside of a compiled program and changes the parameters
+    in place. A graph break at torch.autograd.grad is allowed."""
 
     def program(x: torch.Tensor, weight: torch.Tensor, momentum: torch.Tensor) -> torch.Tensor:
         loss = (torch.tanh(x @ weight) - 1).square().mean()
@@ -183,7 +186,7 @@ def training_step(context: CaseContext) -> None:
 
 @cases("compile.programs", more=True)
 def optimiser_step(context: CaseContext) -> None:
-    """A step of Adam in foreach ops, over parameters of several shapes and layouts, which are changed in place."""
+    """A step of Adam, written with foreach ops, changes parameters of several shapes and layouts in place."""
 
     def program(parameters: Any, gradients: Any, means: Any, squares: Any) -> None:
         torch._foreach_lerp_(means, gradients, 0.1)
@@ -210,7 +213,8 @@ def optimiser_step(context: CaseContext) -> None:
 
 @cases("compile.programs", more=True)
 def padded_sequence_lengths(context: CaseContext) -> None:
-    """Lengths of sequences are summed from a mask of 16,384 elements and padded in front by a zero."""
+    """The lengths of sequences are computed as sums of a mask of 16,384 elements, and a zero is put in front of
+    them."""
 
     def program(mask: torch.Tensor) -> Any:
         lengths = mask.sum(-1, dtype=torch.int32)

@@ -98,7 +98,7 @@ def short_floats(context: CaseContext) -> None:
 
 @cases("compile.programs", more=True)
 def eight_bit_floats(context: CaseContext) -> None:
-    """float8 is converted from and to float32, and moved by views and concatenation."""
+    """float8 tensors are converted from and to float32, and copied by views and concatenation."""
 
     def program(x: torch.Tensor) -> Any:
         y = x.to(torch.float8_e4m3fn)
@@ -110,7 +110,7 @@ def eight_bit_floats(context: CaseContext) -> None:
 
 @cases("compile.programs", more=True)
 def float64_and_constants(context: CaseContext) -> None:
-    """float64 keeps its digits, and constants of Python do not widen or shorten a tensor."""
+    """float64 keeps its precision, and Python numbers do not change the dtype of a tensor."""
 
     def program(x: torch.Tensor, y: torch.Tensor) -> Any:
         third = 1.0 / 3.0
@@ -133,7 +133,7 @@ def float64_and_constants(context: CaseContext) -> None:
 
 @cases("compile.programs", more=True)
 def scans(context: CaseContext) -> None:
-    """Cumulative sums, products, maxima and logarithms of sums, along both dimensions of a transposed matrix."""
+    """Cumulative sums, products, maxima and logcumsumexp, along both dimensions of a transposed matrix."""
 
     def program(x: torch.Tensor) -> Any:
         return x.cumsum(0), x.cumsum(1).flip(1), x.cumprod(1), x.cummax(0), x.logcumsumexp(1)
@@ -149,7 +149,7 @@ def scans(context: CaseContext) -> None:
 
 @cases("compile.programs", more=True)
 def sorted_values(context: CaseContext) -> None:
-    """Stable sorts with equal elements, the largest values and their places, and a search in sorted values."""
+    """Stable sorts with equal elements, the largest values with their indices, and searchsorted."""
 
     def program(x: torch.Tensor, i: torch.Tensor) -> Any:
         values, places = torch.sort(i, dim=1, stable=True, descending=True)
@@ -173,7 +173,7 @@ def sorted_values(context: CaseContext) -> None:
 
 @cases("compile.programs", more=True)
 def sums_of_squares(context: CaseContext) -> None:
-    """Norms, variances and logarithms of sums of exponentials, over one and over several dimensions."""
+    """Norms, variances and logsumexp, over one and over several dimensions."""
 
     def program(x: torch.Tensor) -> Any:
         return (
@@ -196,7 +196,7 @@ def sums_of_squares(context: CaseContext) -> None:
 
 @cases("compile.programs", more=True)
 def ties_and_booleans(context: CaseContext) -> None:
-    """The first of equal maxima is found, booleans are reduced and counted, and empty masks select nothing."""
+    """argmax returns the first of equal maxima, booleans are reduced and counted, and an empty mask selects nothing."""
 
     def program(i: torch.Tensor, flag: torch.Tensor) -> Any:
         return (
@@ -242,7 +242,7 @@ def complex_numbers(context: CaseContext) -> None:
 
 @cases("compile.programs", more=True)
 def products(context: CaseContext) -> None:
-    """Matrix products of transposed and stepped operands, with a bias, in batches, and in integers."""
+    """Matrix products of transposed and strided operands, with a bias, in batches, and of integers."""
 
     def program(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, i: torch.Tensor) -> Any:
         return (
@@ -270,8 +270,8 @@ def products(context: CaseContext) -> None:
 
 @cases("compile.programs", more=True)
 def tensors_made_inside(context: CaseContext) -> None:
-    """arange, full, eye, linspace and zeros_like make tensors on the device of an input, with its strides where eager
-    execution keeps them."""
+    """arange, full, eye, linspace and zeros_like inside of the program create tensors on the device of an input;
+    zeros_like keeps strides as in eager execution."""
 
     def program(x: torch.Tensor) -> Any:
         return (

@@ -31,8 +31,8 @@ def _program(x: torch.Tensor) -> Any:
 
 @cases("compile.programs")
 def dropout_and_noise(context: CaseContext) -> None:
-    """Compiled dropout uses the same mask forward and backward. Two masks of one program differ, and the same seed gives
-    the same numbers."""
+    """Compiled dropout uses the same mask in forward and in backward. Two masks of one program differ, and the same
+    seed gives the same numbers again."""
     with compiling(backend_of(context)) as compiler:
         compiled = compiler(_program)
         found = [_drawn(context, compiled, seed) for seed in (5, 5, 6)]
@@ -40,29 +40,35 @@ def dropout_and_noise(context: CaseContext) -> None:
     (kept, other, noise, numbers), again, elsewhere = found
     for mask, gradient in (kept, other):
         scaled = torch.where(mask != 0, 1 / (1 - _P), 0.0)
-        context.assert_close(mask, scaled, "dropout gave an element another value", rtol=1e-6)
+        context.assert_close(
+            mask,
+            scaled,
+            ("dropout gave a value that is neither 0 nor the scaled element"),
+            rtol=1e-6,
+        )
         text = "the gradient of dropout uses another mask than its forward pass"
         context.equal((gradient != 0), (mask != 0), text)
         count = int((mask == 0).sum())
         text = "dropout did not drop about a quarter of the elements"
         near = abs(count - _P * _COUNT) < _FAR
         context.check(near, text, expected=f"{_P * _COUNT:g} ± {_FAR}", found=count)
-    text = "two dropouts of one program have the same mask"
+    text = "two dropouts in one program used the same mask"
     context.check(not torch.equal(kept[0], other[0]), text)
     inside = bool(((noise >= 0) & (noise < 1)).all()) and len(noise.unique()) > _COUNT // 2
     context.check(inside, "rand_like did not give different numbers from 0 to 1")
-    text = "randint did not give all whole numbers below its bound"
+    text = "randint did not give exactly the integers from 0 to 4"
     context.same(numbers.unique().tolist(), [0, 1, 2, 3, 4], text)
-    text = "the same seed gave other random numbers"
+    text = "running again with the same seed gave other random numbers"
     context.equal(again[2], noise, text)
     context.equal(again[0][0], kept[0], text)
-    text = "another seed gave the same random numbers"
+    text = "running with another seed gave the same random numbers"
     context.check(not torch.equal(elsewhere[2], noise), text)
     context.check(not torch.equal(elsewhere[0][0], kept[0]), text)
 
 
 def _drawn(context: CaseContext, program: Any, seed: int) -> Any:
-    """Returns what a run of the program drew, on the CPU: two pairs of a mask and its gradient, and two tensors."""
+    """Runs the program with a seed and returns what it drew, on the CPU: two pairs of a dropout mask and its gradient,
+    and two random tensors."""
     x = context.to_device(torch.ones(_COUNT)).requires_grad_()
     torch.manual_seed(seed)
     first, second, noise, numbers = program(x)

@@ -1,4 +1,4 @@
-"""Checks of the strides that custom ops receive in code that the device's own compiler has made."""
+"""Checks of the strides that custom ops receive in code of the compiler that the device brings."""
 
 from __future__ import annotations
 
@@ -72,7 +72,8 @@ ALLOWS = {
 
 @cache
 def custom_op(tag: str) -> Any:
-    """Returns a custom op with a tag that doubles its operand, and notes the strides of the operand in RECEIVED."""
+    """Returns a custom op with the given tag. The op doubles its operand, and appends the operand's shape and strides
+    to RECEIVED."""
     tags = (getattr(torch.Tag, tag),) if tag else ()
 
     def double(x: torch.Tensor) -> torch.Tensor:
@@ -100,11 +101,11 @@ _LAYOUTS = ("contiguous", "transposed", "channels_last")
     more=True,
 )
 def received_strides(context: CaseContext, tag: str, layouts: tuple[str, ...]) -> None:
-    """A custom op with this tag receives operands with strides that the tag allows, from inputs, pointwise ops,
-    reductions and views, and its result is right."""
+    """A custom op with this tag receives inputs and results of pointwise ops, reductions and views. The strides are
+    those that the tag allows, and the op's result is right."""
     backend = context.descriptor.compiler
     if backend is None:
-        raise NotDeclared("by declaration: the descriptor names no compiler")
+        raise NotDeclared("by declaration: the descriptor does not declare a compiler")
     op = custom_op(tag)
 
     def program(*inputs: torch.Tensor) -> list[torch.Tensor]:
@@ -135,7 +136,13 @@ def _received(context: CaseContext, program: Any, inputs: Any) -> tuple[Any, Any
 
 def _judge(context: CaseContext, tag: str, eager: Any, found: Any, at: str) -> None:
     shape, strides = eager
-    context.same(found[0], shape, "the custom op received another shape", Kind.SHAPE, at)
+    context.same(
+        found[0],
+        shape,
+        ("the custom op received an operand of another shape than in eager execution"),
+        Kind.SHAPE,
+        at,
+    )
     text = "the custom op received strides that its tag does not allow"
     allowed = ALLOWS[tag](shape, strides, found[1])
     context.check(

@@ -1,4 +1,4 @@
-"""Several calls of an op that are compiled together, in one graph: a fraction of the time of compiling each alone."""
+"""Compiles several calls of an op together in one graph, which takes a fraction of the time of compiling each alone."""
 
 from __future__ import annotations
 
@@ -35,8 +35,9 @@ TOGETHER = "together"
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One call of an op: the function, the tensors in one layout, and the inputs whose gradients are computed. ``name``
-    is the name of the layout, with the form of the call if it is not the plain one."""
+    """One call of an op: the function, the tensors in one layout, and the positions of the inputs whose gradients are
+    computed. ``name`` is the name of the layout, followed by the form of the call (such as in-place) if it is not the
+    plain one."""
 
     name: str
     function: Callable[..., Any]
@@ -46,8 +47,8 @@ class Part:
 
 @dataclass(slots=True)
 class Outcome:
-    """What compiling several parts together gave: the parts that must be compiled alone, and the first difference from
-    eager execution."""
+    """The result of compiling several calls together: the calls that must still be compiled alone, and the first
+    difference from eager execution."""
 
     alone: list[Part]
     wrong: Wrong | None = None
@@ -62,8 +63,8 @@ def compile_together(
     judge: Judge,
     reference: Callable[[Laid], Reference],
 ) -> Outcome:
-    """Compile the parts in one graph and compare each with its eager call. If all are equal, the checks are counted, and
-    only the parts are left whose eager call raises. Otherwise all parts are left."""
+    """Compile the calls in one graph and compare each with its eager call. If all are equal, the checks are counted,
+    and only the calls whose eager call raises must still be compiled alone. Otherwise all must be compiled alone."""
     first = parts[0].laid.sample
     if not ctx.makes or not ctx.guard.call(CallKey(first.index, TOGETHER), (record.key.clause,)):
         return Outcome([*parts])
@@ -87,7 +88,7 @@ def compile_together(
 
 
 class Trial:
-    """A part with its eager answer, and the evidence of its compiled calls."""
+    """A call with its eager answer, and the evidence of its compiled calls."""
 
     def __init__(self, part: Part, call: Invocation) -> None:
         self.part, self.call = part, call
@@ -107,8 +108,8 @@ class Trial:
         return self.want.raised is None
 
     def take_other_values(self) -> None:
-        """Makes the eager call on other values, with cotangents of other strides; on the same ones if the op does not
-        accept those."""
+        """Makes the eager call again with other values and with cotangents of other strides. If the op does not accept
+        the other values, the same values are used."""
         self.values, self.restrided = list(map(varied, self.call.values)), True
         self.want = self._answered(self.values, restrided=True)
         if self.want.raised is not None:
@@ -120,7 +121,7 @@ class Trial:
 
 
 def _compile(trials: Sequence[Trial], compiler: Compiler) -> None:
-    """Makes all calls twice in one compiled function, and adds the evidence to the trials."""
+    """Makes all calls twice in one compiled function, and stores the evidence in the trials."""
     if not trials:
         return
     function = compiled(together([each.eager for each in trials]), compiler.backend)

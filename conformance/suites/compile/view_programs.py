@@ -1,4 +1,4 @@
-"""Compiled programs about views, strides, aliases and mutation."""
+"""Compiled programs with views, unusual strides, aliases and mutation."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ cases = Cases(Kind.STRIDES)
 
 @cases("compile.programs", more=True)
 def as_strided_of_channels_last(context: CaseContext) -> None:
-    """as_strided reads an intermediate result in the strides that eager execution gives it."""
+    """as_strided reads an intermediate result that has the strides of eager execution."""
 
     def program(x: torch.Tensor) -> torch.Tensor:
         return torch.as_strided(x + 1, (2, 4, 6, 5), (120, 1, 20, 4)) * 2
@@ -26,7 +26,7 @@ def as_strided_of_channels_last(context: CaseContext) -> None:
 
 @cases("compile.programs", more=True)
 def size_one_dimensions(context: CaseContext) -> None:
-    """Views with dimensions of size 1 have the strides of eager execution in these dimensions, too."""
+    """Views with dimensions of size 1 have the strides of eager execution, also in these dimensions."""
 
     def program(x: torch.Tensor, y: torch.Tensor) -> Any:
         return (
@@ -41,7 +41,7 @@ def size_one_dimensions(context: CaseContext) -> None:
 
 @cases("compile.programs", more=True)
 def odd_strides_of_size_one(context: CaseContext) -> None:
-    """Inputs of which a dimension of size 1 has a stride that no memory format gives it."""
+    """Inputs have a dimension of size 1 whose stride is not that of any memory format."""
 
     def program(x: torch.Tensor, y: torch.Tensor) -> Any:
         return x.contiguous().view(-1), (x + y).sum(2), x.reshape(4, 5) @ y.reshape(5, 4)
@@ -58,7 +58,7 @@ def odd_strides_of_size_one(context: CaseContext) -> None:
 
 @cases("compile.programs", more=True)
 def strided_view_of_an_activation(context: CaseContext) -> None:
-    """An in-place op on a stepped view of a tensor that requires gradients reaches the tensor below the view."""
+    """An in-place op on a strided view changes the base tensor, which requires gradients."""
 
     def program(x: torch.Tensor) -> Any:
         y = x * 2
@@ -72,7 +72,7 @@ def strided_view_of_an_activation(context: CaseContext) -> None:
 
 @cases("compile.programs", more=True)
 def mutated_view_argument(context: CaseContext) -> None:
-    """A stepped view of a tensor is the argument, and is changed in place."""
+    """The argument of the program is a strided view, which the program changes in place."""
 
     def program(x: torch.Tensor) -> torch.Tensor:
         x.add_(1)
@@ -102,7 +102,7 @@ def scattered_gradients(context: CaseContext) -> None:
 
 @cases("compile.programs", more=True)
 def overlapping_reads_of_foreach(context: CaseContext) -> None:
-    """Foreach ops add to tensors what is read from the same tensors in another order."""
+    """Foreach ops read views of tensors and add them, in another order, to the same tensors."""
 
     def program(x: torch.Tensor, y: torch.Tensor) -> Any:
         torch._foreach_add_([x, y], [x.flip(0), y.flip(1)])
@@ -113,7 +113,7 @@ def overlapping_reads_of_foreach(context: CaseContext) -> None:
 
 @cases("compile.programs", more=True)
 def overlapping_inputs(context: CaseContext) -> None:
-    """Two inputs are views of the same memory that overlap, and one of them is changed in place."""
+    """Two inputs are overlapping views of the same memory, and one of them is changed in place."""
 
     def program(a: torch.Tensor, b: torch.Tensor) -> Any:
         a.add_(1)
@@ -128,7 +128,7 @@ def overlapping_inputs(context: CaseContext) -> None:
 
 @cases("compile.programs", more=True)
 def input_given_twice(context: CaseContext) -> None:
-    """The same tensor is given twice, and changed in place through the first argument."""
+    """The same tensor is passed as both arguments, and changed in place through the first one."""
 
     def program(a: torch.Tensor, b: torch.Tensor) -> Any:
         a.mul_(3)
@@ -161,7 +161,7 @@ def added_rows_of_a_permuted_view(context: CaseContext) -> None:
 
 @cases("compile.programs", more=True)
 def chain_of_views(context: CaseContext) -> None:
-    """In-place ops through views of views of a new tensor, of which the base is returned."""
+    """In-place ops change views of views of a new tensor, and the program returns the new tensor."""
 
     def program(x: torch.Tensor) -> Any:
         base = x.clone()
@@ -175,7 +175,7 @@ def chain_of_views(context: CaseContext) -> None:
 
 @cases("compile.programs", more=True)
 def conjugate_and_negative_views(context: CaseContext) -> None:
-    """Complex tensors with a lazy conjugate, their real and imaginary parts, and products of them."""
+    """Complex tensors with a lazy conjugate, their real and imaginary parts, and products of these."""
 
     def program(x: torch.Tensor, y: torch.Tensor) -> Any:
         return x.conj(), x.conj() @ y, x.conj().imag * 2, torch.view_as_real(y), y.mH.abs()
@@ -209,7 +209,7 @@ def strided_tangents(context: CaseContext) -> None:
 
 @cases("compile.programs", more=True)
 def gradients_of_expanded_inputs(context: CaseContext) -> None:
-    """Operands are expanded within the program, and their gradients are summed to the shape of the operand."""
+    """Operands are expanded inside of the program; their gradients are summed to the shapes of the operands."""
 
     def program(x: torch.Tensor, row: torch.Tensor, number: torch.Tensor) -> torch.Tensor:
         return (x * row + number.expand(6, 5)).exp()

@@ -144,7 +144,7 @@ def with_restores(context: CaseContext) -> None:
             current(), first, "leaving the outer `with` block did not restore the current index"
         )
         with suppress(KeyError), context.on(second):
-            raise KeyError("raised by this case")
+            raise KeyError("an exception that this case raises itself")
         context.same(
             current(),
             first,

@@ -202,7 +202,7 @@ def total_memory(context: CaseContext) -> None:
             found=before,
         )
         block = context.bytes_of(_BLOCK, index)
-        context.must(block.numel() == _BLOCK, "the block has the wrong size")
+        context.must(block.numel() == _BLOCK, "the block does not have the requested size")
         taken = context.own("properties")(index).total_memory
         context.same(taken, before, f"the total memory changed while {_BLOCK} bytes were allocated")
         del block

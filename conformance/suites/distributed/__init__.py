@@ -1,5 +1,5 @@
-"""The distributed suite: cases about process groups, their collectives, and what is built on them. Each case runs in several
-processes, the ranks of a group."""
+"""The distributed suite: cases about process groups, their collectives, and the parts of torch that use them. Each case
+runs in several processes, the ranks of a group."""
 
 from conformance.checks.cases.cases import Suite, collect_cases
 from conformance.suites.distributed import (

@@ -1,4 +1,4 @@
-"""Cases about process groups: the default backend, subgroups, a second group, and ranks that die or never come."""
+"""Cases about process groups: the default backend, subgroups, a second group, and ranks that die or never join."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SHORT, LIMIT = 1.0, 25.0
 
 
 def total(ranks: Ranks, values: Sequence[float], group: dist.ProcessGroup | None = None) -> object:
-    """Returns the sum over all ranks of this rank's value, computed on the device."""
+    """Returns the sum of this rank's values and those of all other ranks, computed on the device."""
     mine = ranks.put(torch.tensor([values[ranks.index]]))
     dist.all_reduce(mine, group=group)
     return ranks.context.from_device(mine).item()
@@ -41,11 +41,14 @@ def total(ranks: Ranks, values: Sequence[float], group: dist.ProcessGroup | None
 
 def _default(context: CaseContext) -> None:
     with group_of_its_own(context, backend=None) as ranks:
-        text = "torch's default backend for the device type is not the declared one"
+        text = (
+            "torch's default backend for the device type differs from the backend that the "
+            "descriptor declares"
+        )
         found = dist.get_default_backend_for_device(context.kind)
         context.same(found, backend_of(context), text)
         values = [1.0 + rank for rank in range(ranks.count)]
-        text = "init_process_group() without a backend gives a group that sums wrongly"
+        text = "an all_reduce after init_process_group() without a backend gave a wrong sum"
         context.same(total(ranks, values), sum(values), text)
         config = str(dist.get_backend_config())
         text = "init_process_group() without a backend does not use the device's default"
@@ -54,8 +57,8 @@ def _default(context: CaseContext) -> None:
 
 @cases("distributed.backend", ranks=2)
 def default(context: CaseContext) -> None:
-    """init_process_group() is called without a backend. Tensors of the device are summed by the backend that the
-    descriptor declares, which is torch's default for the device type."""
+    """init_process_group() is called without a backend. Tensors of the device are then summed by the backend that the
+    descriptor declares, which must be torch's default for the device type."""
     context.pooled(_default, ranks=2)
 
 
@@ -66,13 +69,23 @@ def _check_new_groups(context: CaseContext) -> None:
             mine = ranks.count - 1 - ranks.index if turned else ranks.index
             found = dist.get_rank(), dist.get_world_size()
             context.same(
-                found, (mine, ranks.count), "a group has another rank or size", at=f"group {turn}"
+                found,
+                (mine, ranks.count),
+                "a new group has a wrong rank or size",
+                at=f"group {turn}",
             )
             values = ranks.put(torch.full((3,), 10.0 * turn + mine))
             dist.broadcast(values, 0)
             want = torch.full((3,), 10.0 * turn)
-            context.equal(values, want, "a later group gave the values of another", f"group {turn}")
-        context.check(not dist.is_initialized(), "a destroyed group is still there")
+            context.equal(
+                values,
+                want,
+                "a collective of a later group gave the values of an earlier group",
+                f"group {turn}",
+            )
+        context.check(
+            not dist.is_initialized(), ("a group still exists after destroy_process_group()")
+        )
     text = "a collective without a group did not raise an exception"
     context.raises(REFUSALS, dist.all_reduce, ranks.put(torch.ones(1)), text=text)
 
@@ -82,13 +95,13 @@ def _check_new_groups(context: CaseContext) -> None:
     "distributed.backend", ranks=4, over={"init_again": ()}, variants={"4 ranks": (4,)}, more=True
 )
 def init_again(context: CaseContext, count: int = 2) -> None:
-    """A group of all ranks is joined, used and destroyed, three times in a row, the second time with the ranks in reverse
-    order. Each group has the right ranks and gives the right values; after the last one, collectives raise."""
+    """A group of all ranks is created, used and destroyed three times; the second time, the ranks are in reverse order.
+    Each group has the right ranks and gives the right values. After the last group is destroyed, collectives raise."""
     context.pooled(_check_new_groups, ranks=count)
 
 
 def subsets(count: int) -> list[list[int]]:
-    """Returns the members of some groups: the last rank alone, all ranks in another order, and every second rank."""
+    """Returns the ranks of three groups: the last rank alone, all ranks in another order, and every second rank."""
     found = [[count - 1], [*range(count)][::-1]]
     return [*found, [*range(0, count, 2)], [*range(1, count, 2)]] if count > 2 else found
 
@@ -103,19 +116,24 @@ def _subgroups(context: CaseContext) -> None:
         at = f"members {members}"
         found = dist.get_group_rank(group, ranks.index), dist.get_world_size(group)
         want = sorted(members).index(ranks.index), len(members)
-        context.same(found, want, "a subgroup has another rank or size", at=at)
+        context.same(found, want, "a subgroup has a wrong rank or size", at=at)
         wanted = sum(values[each] for each in members)
-        context.same(total(ranks, values, group), wanted, "a subgroup summed wrongly", at=at)
+        context.same(
+            total(ranks, values, group),
+            wanted,
+            ("an all_reduce in a subgroup gave a wrong sum"),
+            at=at,
+        )
         sent = ranks.put(torch.tensor([values[ranks.index]]))
         dist.broadcast(sent, members[-1], group=group)
-        text = "a broadcast in a subgroup sent the values of another rank"
+        text = "a broadcast in a subgroup did not send the values of the right rank"
         context.equal(sent, torch.tensor([values[members[-1]]]), text, at)
-    text = "the group of all ranks summed wrongly after its subgroups"
+    text = "the group of all ranks gave a wrong sum after its subgroups were used"
     context.same(total(ranks, values), sum(values), text)
     for members, group in groups:
         if ranks.index in members:
             dist.destroy_process_group(group)
-    text = "the group of all ranks summed wrongly after its subgroups were destroyed"
+    text = "the group of all ranks gave a wrong sum after its subgroups were destroyed"
     context.same(total(ranks, values), sum(values), text)
 
 
@@ -124,8 +142,8 @@ def _subgroups(context: CaseContext) -> None:
     "distributed.backend", ranks=4, over={"subgroups": ()}, variants={"4 ranks": (4,)}, more=True
 )
 def subgroups(context: CaseContext, count: int = 2) -> None:
-    """Some ranks form groups of their own. Their collectives take the members' values alone, and the group of all ranks
-    works beside them and after they are destroyed."""
+    """Some ranks form subgroups. Collectives of a subgroup use the values of its members only. The group of all ranks
+    works while the subgroups exist and after they are destroyed."""
     context.pooled(_subgroups, ranks=count)
 
 
@@ -153,8 +171,8 @@ def objects(context: CaseContext) -> None:
 
 
 def _gives_up(ranks: Ranks, call: Callable[[], object]) -> str:
-    """Makes a call for which another rank is missing, leaves the group, and returns the text of the exception. Empty if
-    the call raised none."""
+    """Makes a call for which another rank is missing, then leaves the group. Returns the message of the exception that
+    the call raised; an empty string if it raised none."""
     said = ""
     try:
         call()
@@ -244,8 +262,8 @@ def _destroys(context: CaseContext) -> str:
 
 
 def _check_ended(context: CaseContext, results: Sequence[Result], text: str) -> None:
-    """Checks that each of these ranks returned the text of an exception. A backend may also end the process and say
-    why."""
+    """Checks that each of these ranks returned the message of an exception. A backend may also end the process, if it
+    prints a reason."""
     for result in results:
         context.note_death(result)
         stopped = not result.answered and result.ended.status is not None
@@ -288,10 +306,15 @@ def _check_ended(context: CaseContext, results: Sequence[Result], text: str) -> 
     more=True,
 )
 def missing(context: CaseContext, function: str, count: int = 2) -> None:
-    """The last rank is killed or stopped, does not take part in a collective, never joins the group, or refuses the call
-    alone. The other ranks' calls raise within the time limit, and so does a group that is destroyed while it waits."""
+    """The last rank is killed or stopped, does not take part in a collective, never joins the group, or is the only one
+    that refuses a call. The calls of the other ranks raise within the time limit. So does a collective whose group is
+    destroyed while it waits."""
     results = context.children(
         globals()[function], ranks=count, seconds=LIMIT, lost=tuple(range(count))
     )
     waiting = results if function == "_refuses_alone" else results[:-1]
-    _check_ended(context, waiting, "a rank that waits for a missing rank got no error in time")
+    _check_ended(
+        context,
+        waiting,
+        ("a rank that waits for a missing rank got no exception within the time limit"),
+    )

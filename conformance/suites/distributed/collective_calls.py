@@ -1,4 +1,4 @@
-"""The collectives of torch.distributed as data: their operands, and what each rank must receive."""
+"""A table of the collectives of torch.distributed: the operands of each, and the values that each rank must receive."""
 
 from __future__ import annotations
 
@@ -18,24 +18,26 @@ Tensors = list[torch.Tensor]
 
 @dataclass(frozen=True, slots=True)
 class Views:
-    """The names of the views of inputs and outputs. For a collective that works in place, both are the same tensor."""
+    """The names of the views in which inputs and outputs are laid out. For a collective that works in place, both names
+    are the same."""
 
     inputs: str = DENSE
     outputs: str = DENSE
 
     @property
     def complex(self) -> str:
-        """``conjugate`` if an operand is a conjugate view, so that all operands need a complex dtype; otherwise dense."""
+        """The view of operands that makes their dtype complex: ``conjugate`` if the inputs or outputs are conjugate
+        views, otherwise the dense view, whose values are real."""
         return "conjugate" if "conjugate" in (self.inputs, self.outputs) else DENSE
 
 
 @dataclass(frozen=True, slots=True)
 class Collective:
-    """One collective. ``inputs`` and ``outputs`` are the values that its operands have before the call, and ``wanted``
-    are those of the outputs after it; None where they are undefined. All take this rank, the number of ranks, and the
-    views.
+    """One collective. ``inputs`` and ``outputs`` return the values that the operands have before the call, and
+    ``wanted`` returns the values of the outputs after the call, with None for an output whose values are undefined. All
+    three functions take this rank, the number of ranks, and the views.
 
-    ``call(ranks, inputs, outputs)`` makes the call. A collective without inputs works in place.
+    ``call(ranks, inputs, outputs)`` makes the call. A collective without ``inputs`` works in place.
     """
 
     call: Callable[[Ranks, Tensors, Tensors], object]
@@ -45,17 +47,18 @@ class Collective:
 
 
 def named(new: str, old: str) -> Any:
-    """Returns a function of torch.distributed by its name, or by the name that it had before torch 2.13."""
+    """Returns the function of torch.distributed that is called ``new`` since torch 2.13 and ``old`` before."""
     return getattr(dist, new, None) or getattr(dist, old)
 
 
 def root_of(count: int) -> int:
-    """Returns the root of rooted collectives: the last rank, because a backend may take rank 0 for the root."""
+    """Returns the rank that is the root of collectives such as broadcast. It is the last rank, because a backend could
+    wrongly use rank 0."""
     return count - 1
 
 
 def peers(index: int, count: int) -> tuple[int, int]:
-    """Returns the ranks to which a rank sends and from which it receives."""
+    """Returns the rank to which rank ``index`` sends, and the rank from which it receives."""
     return (index + 1) % count, (index - 1) % count
 
 
@@ -64,12 +67,13 @@ def _own(rank: int, count: int, views: Views) -> Tensors:
 
 
 def _from(rank: int, views: Views) -> torch.Tensor:
-    """Returns what a rank's input shows, if each rank has one."""
+    """Returns the values of a rank's input, as the view shows them, for a collective with one input per rank."""
     return shown(numbers(rank, view=views.complex), views.inputs)
 
 
 def _part(rank: int, part: int, views: Views) -> torch.Tensor:
-    """Returns what one of the inputs of a rank shows, if each rank has an input for every rank."""
+    """Returns the values of a rank's input for rank ``part``, as the view shows them, for a collective with one input
+    per pair of ranks."""
     return shown(numbers(rank, part=part, view=views.complex), views.inputs)
 
 
@@ -82,12 +86,12 @@ def _rows(rank: int, count: int, views: Views) -> Tensors:
 
 
 def _rows_shown(rank: int, count: int, views: Views) -> torch.Tensor:
-    """Returns what an input of all parts in one tensor shows."""
+    """Returns the values of a rank's input that has the parts for all ranks in one tensor, as the view shows them."""
     return shown(_rows(rank, count, views)[0], views.inputs)
 
 
 def _rows_for(rank: int, to: int, count: int, views: Views) -> torch.Tensor:
-    """Returns the part for rank ``to`` of what a rank's input of all parts shows."""
+    """Returns the part for rank ``to`` of a rank's input that has the parts for all ranks in one tensor."""
     return _rows_shown(rank, count, views).chunk(count)[to]
 
 
@@ -112,14 +116,16 @@ def _sum_in_place(rank: int, count: int, views: Views) -> Tensors:
 
 
 def _at_root(wanted: Callable[[int, int, Views], Tensors]) -> Any:
-    """Returns what all ranks receive, if only the root receives it and the other ranks' targets are undefined."""
+    """Returns a function that gives the values of ``wanted`` for the root, and None (undefined) for the outputs of all
+    other ranks."""
     return lambda rank, count, views: (
         wanted(rank, count, views) if rank == root_of(count) else [None]
     )
 
 
 def _root_list(ranks: Ranks, tensors: Tensors) -> Tensors | None:
-    """Returns the list of a rooted collective, which only the root gives."""
+    """Returns ``tensors`` on the root and None on all other ranks, as collectives such as gather require for their list
+    of tensors."""
     return tensors if ranks.index == root_of(ranks.count) else None
 
 

@@ -1,4 +1,5 @@
-"""Cases about collectives whose operands are views: right values in place, or a refusal, and nothing around them changes."""
+"""Cases about collectives whose operands are views. A collective must give the right values or refuse the views, and
+must not change other memory."""
 
 from __future__ import annotations
 
@@ -21,8 +22,8 @@ QUICK = ("stepped", "padded", "transposed")
 
 
 def _cases_of_views(names: tuple[str, ...]) -> dict[str, tuple[str, str, str]]:
-    """Returns the cases with these views: each view for the tensor of a collective in place, and for the inputs and the
-    outputs of the others."""
+    """Returns the arguments of the cases with the views ``names``, by case name. A collective that works in place has
+    one case for each view; any other has one with the view as input and one with the view as output."""
     found = {}
     for name, collective in COLLECTIVES.items():
         for view in names:
@@ -36,7 +37,7 @@ def _cases_of_views(names: tuple[str, ...]) -> dict[str, tuple[str, str, str]]:
 
 
 def _run(context: CaseContext, name: str, role: str, view: str) -> None:
-    """Makes the call of one rank and judges what the rank received."""
+    """Makes the call of one rank, and checks the values that the rank received."""
     ranks, collective = join(context), COLLECTIVES[name]
     views = Views(
         inputs=view if role in ("input", "tensor") else "contiguous",
@@ -52,7 +53,7 @@ def _run(context: CaseContext, name: str, role: str, view: str) -> None:
     refused = ranks.attempt(lambda: collective.call(ranks, given, taken))
     at = f"{name}, {role} {view}"
     if refused and view != "contiguous":
-        context.check(True, "a view is neither refused nor right")
+        context.check(True, "a collective neither refused a view nor gave the right values for it")
         context.note(f"refused: {refused}")
         return
     context.check(not refused, "a collective refused contiguous tensors", found=refused, at=at)
@@ -82,9 +83,9 @@ def _run(context: CaseContext, name: str, role: str, view: str) -> None:
     more=True,
 )
 def views(context: CaseContext, name: str, role: str, view: str, count: int = 2) -> None:
-    """A collective receives views: at an offset, with a step, with gaps between rows, transposed, in channels_last,
-    expanded or lazily conjugated. All ranks receive the right values or the call is refused; inputs keep their values,
-    and the bytes around inputs and outputs do not change. Contiguous tensors are not refused."""
+    """The operands of a collective are views: with an offset, a step or gaps between rows, transposed, in
+    channels_last, expanded or lazily conjugated. All ranks receive the right values, or the call is refused. Inputs,
+    and the bytes around inputs and outputs, do not change. Contiguous tensors are not refused."""
     context.pooled(_run, name, role, view, ranks=count)
 
 
@@ -127,6 +128,7 @@ def _in_other_shapes(context: CaseContext, name: str) -> None:
     ranks=2,
 )
 def shapes(context: CaseContext, name: str) -> None:
-    """A collective receives contiguous tensors of one dimension, of one column, of few and of many elements, and of float64. All ranks
-    receive the right values; inputs and the bytes around the operands do not change."""
+    """The operands of a collective are contiguous tensors: one-dimensional, of one column, with few and with many
+    elements, and of float64. All ranks receive the right values. Inputs, and the bytes around the operands, do not
+    change."""
     context.pooled(_in_other_shapes, name, ranks=2)

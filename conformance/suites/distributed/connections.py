@@ -1,4 +1,5 @@
-"""A connection between two processes of a pool, over which tensors are sent as torch.multiprocessing sends them."""
+"""Connects two processes of a pool, so that tensors can be sent from one to the other in the way of
+torch.multiprocessing."""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ _STOP = 10.0
 
 @contextlib.contextmanager
 def socket_folder() -> Iterator[str]:
-    """Yields a path of a scratch folder that is short enough for the names of sockets."""
+    """Creates a scratch folder and yields its path, which is short enough for the names of sockets."""
     with scratch_folder() as folder:
         if not os.path.isdir("/proc/self/fd"):
             yield folder
@@ -39,7 +40,7 @@ def socket_folder() -> Iterator[str]:
 
 @dataclass
 class Peer:
-    """One end of a connection between the ranks 0, which sends, and 1, which receives."""
+    """One end of the connection between rank 0, which sends, and rank 1, which receives."""
 
     ranks: Ranks
     connection: Connection
@@ -59,15 +60,15 @@ class Peer:
         return self.connection.recv()
 
     def turn(self) -> None:
-        """Returns when both ranks have called this function, and have finished the work that they queued before."""
+        """Waits until both ranks have called this function and have finished the work that they queued before."""
         self.context.settle()
         self.ranks.exchange()
 
 
 @contextlib.contextmanager
 def connected(context: CaseContext, folder: str, *, together: bool = True) -> Iterator[Peer]:
-    """Yields this process' end of a connection to the other rank. Files that multiprocessing needs are in the folder. With
-    ``together=False`` this process does not wait for the other one at the end."""
+    """Yields this process's end of a connection to the other rank. ``folder`` is for the files that multiprocessing
+    needs. With ``together=False``, this process does not wait for the other one at the end."""
     ranks, process = find(context), multiprocessing.current_process()
     key, process.authkey = process.authkey, _KEY
     address = f"{folder}/ranks"
@@ -90,6 +91,7 @@ def connected(context: CaseContext, folder: str, *, together: bool = True) -> It
 
 
 def shared_with(context: CaseContext, function: Callable[..., None], *arguments: Any) -> None:
-    """Runs ``function(context, folder, *arguments)`` in two processes of a pool, which can connect in the folder."""
+    """Runs ``function(context, folder, *arguments)`` in two processes of a pool. They can connect to each other through
+    files in the folder."""
     with socket_folder() as folder:
         context.pooled(function, folder, *arguments, ranks=2)

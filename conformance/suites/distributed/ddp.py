@@ -1,4 +1,5 @@
-"""Cases about DistributedDataParallel, ZeRO and SyncBatchNorm: they train as one process does on the joined batch."""
+"""Cases about DistributedDataParallel, ZeRO and SyncBatchNorm: the result of training on several ranks must equal that
+of one process which trains on the joined batch."""
 
 from __future__ import annotations
 
@@ -78,7 +79,8 @@ QUICK = (
 
 
 def check_gradients(ranks: Ranks, found: nn.Module, want: nn.Module, at: str) -> None:
-    """Checks the gradients of all parameters against those of another network, and their strides."""
+    """Checks that the gradients of all parameters equal those of the network ``want``, and have the strides of their
+    parameters."""
     context = ranks.context
     for (name, mine), theirs in zip(found.named_parameters(), want.parameters()):
         where = f"{at}, {name}"
@@ -86,10 +88,10 @@ def check_gradients(ranks: Ranks, found: nn.Module, want: nn.Module, at: str) ->
             zero = mine.grad is None or not bool(mine.grad.any())
             context.check(zero, "a parameter that is never used has a gradient", at=where)
             continue
-        text = "a parameter has no gradient after backward"
+        text = "a parameter that was used has no gradient after backward"
         context.check(mine.grad is not None, text, at=where)
         assert mine.grad is not None
-        text = "a gradient differs from that of one process on the joined batch"
+        text = "a gradient differs from that of one process that trains on the joined batch"
         context.assert_close(mine.grad, theirs.grad, text, where, rtol=RTOL, atol=ATOL)
         if context.opened.lays_out:
             strides = mine.grad.stride(), mine.stride()
@@ -99,7 +101,7 @@ def check_gradients(ranks: Ranks, found: nn.Module, want: nn.Module, at: str) ->
 
 def check_parameters(ranks: Ranks, found: nn.Module, want: nn.Module, at: str) -> None:
     for (name, mine), theirs in zip(found.named_parameters(), want.parameters()):
-        text = "a parameter differs from that of one process on the joined batch"
+        text = "a parameter differs from that of one process that trained on the joined batch"
         where = f"{at}, {name}"
         ranks.context.assert_close(mine, theirs, text, where, rtol=RTOL, atol=ATOL)
 
@@ -127,10 +129,10 @@ def _trains(context: CaseContext, name: str) -> None:
 
 
 def _check_shared(ranks: Ranks, made: nn.Module) -> None:
-    """Checks that gradients which are views of buckets share storages with each other."""
+    """Checks that gradients share storages with each other, as they do if they are views of the reducer's buckets."""
     gradients = [each.grad for each in made.parameters() if each.grad is not None]
     storages = {each.untyped_storage().data_ptr() for each in gradients}
-    text = "gradients are not views of the reducer's buckets"
+    text = "gradients do not share storages, although gradient_as_bucket_view=True was given"
     ranks.context.check(
         len(storages) < len(gradients),
         text,
@@ -155,8 +157,8 @@ def _check_shared(ranks: Ranks, made: nn.Module) -> None:
     more=True,
 )
 def trains(context: CaseContext, name: str, count: int = 2) -> None:
-    """A network is trained for three steps by DistributedDataParallel. Gradients and parameters equal those of one process
-    on the batches of all ranks, and gradients have the strides of their parameters."""
+    """DistributedDataParallel trains a network for three steps. Gradients and parameters equal those of one process
+    that trains on the batches of all ranks, and gradients have the strides of their parameters."""
     context.pooled(_trains, name, ranks=count)
 
 
@@ -174,7 +176,7 @@ def _buffers(context: CaseContext) -> None:
     mine = before + context.from_device(batch(ranks, 0, 1, 0).sum())
     found = wrapped.module.calls
     want = mine + context.from_device(batch(ranks, ranks.index, 9, 0).sum())
-    text = "buffers are not those of rank 0 when a call begins"
+    text = "when forward begins, the buffers of a rank differ from those of rank 0"
     context.assert_close(found, want, text, rtol=RTOL, atol=ATOL)
 
 
@@ -192,7 +194,10 @@ def _hook(context: CaseContext) -> None:
         ):
             assert mine.grad is not None
             assert theirs.grad is not None
-            text = "a gradient differs from that of one process with a communication hook"
+            text = (
+                "with a communication hook, a gradient differs from that of one process "
+                "that trains on the joined batch"
+            )
             at = f"{name}, {parameter}"
             context.assert_close(mine.grad, theirs.grad, text, at, rtol=1e-2, atol=tolerance)
 
@@ -220,8 +225,8 @@ def _zero(context: CaseContext) -> None:
 @cases("distributed.ddp", over={"buffers": ("_buffers",), "zero": ("_zero",)}, ranks=2)
 @cases("distributed.ddp", over={"communication_hooks": ("_hook",)}, ranks=2, more=True)
 def wrappers(context: CaseContext, function: str) -> None:
-    """Buffers are those of rank 0 when a call begins. Training with a communication hook, and with an optimiser whose
-    state is divided among the ranks, equals that of one process."""
+    """When forward begins, the buffers of all ranks are those of rank 0. Training with a communication hook, and with
+    an optimiser whose state is divided among the ranks, gives the result of training in one process."""
     context.pooled(globals()[function], ranks=2)
 
 
@@ -306,6 +311,7 @@ def _normalises(context: CaseContext, name: str) -> None:
     more=True,
 )
 def normalises(context: CaseContext, name: str, count: int = 2) -> None:
-    """SyncBatchNorm normalises batches of the same or of different sizes, with inputs and cotangents in contiguous and
-    channels_last layouts. Outputs, gradients and running statistics equal those of BatchNorm in one process."""
+    """SyncBatchNorm normalises batches of equal or different sizes, with inputs and output gradients that are
+    contiguous or in channels_last. Outputs, gradients and running statistics equal those of BatchNorm in one process on
+    the joined batch."""
     context.pooled(_normalises, name, ranks=count)

@@ -1,7 +1,7 @@
-"""The process group of the ranks of a case.
+"""Creates and replaces the process group of a case's ranks.
 
-Each process of a pool joins it once. After a call that some rank refused, all ranks leave it and join a new one, so that
-the next case finds a group that works.
+Each process of a pool joins a group once and keeps it for later cases. If a rank refuses a call, all ranks leave the
+group and join a new one, so that the next case has a group that works.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ _LATE = "timed out"
 
 @dataclass
 class Membership:
-    """What a process of a pool keeps between cases: the store through which the ranks find each other, and how many
-    groups it has joined and how many texts it has exchanged."""
+    """The state that a process of a pool keeps between cases: the path and the store through which the ranks find each
+    other, the number of groups that the process has joined, and the number of texts that it has exchanged."""
 
     path: str
     store: Any
@@ -49,8 +49,8 @@ distributed: Any = dist  # torch's stubs do not export the stores
 
 
 def backend_of(context: CaseContext) -> str:
-    """Returns the name of the backend that serves the device, as the descriptor declares or as torch has it. A case
-    fails if there is none."""
+    """Returns the name of the process group backend that serves the device: the declared one, or else torch's default
+    for the device type. The case fails if there is neither."""
     declared = context.descriptor.process_group
     if declared is not None:
         return declared.backend
@@ -61,7 +61,7 @@ def backend_of(context: CaseContext) -> str:
 
 @dataclass
 class Ranks:
-    """The place of this process among the ranks of a case, and the group of all ranks."""
+    """This process as one of the ranks of a case, and the group of all ranks."""
 
     context: CaseContext
     membership: Membership
@@ -92,8 +92,8 @@ class Ranks:
     def begin(
         self, *, timeout: float = TIMEOUT, backend: str | None = "", turned: bool = False
     ) -> None:
-        """Joins a new group of all ranks. ``backend`` is what init_process_group receives; by default it names the
-        device's backend, and gloo for the CPU. If the group is ``turned``, its ranks are in the reverse order."""
+        """Joins a new group of all ranks. ``backend`` is passed to init_process_group; if it is an empty string, the
+        device's backend is used, and gloo for the CPU. If ``turned``, the ranks of the group are in reverse order."""
         self.membership.joined += 1
         if backend == "":
             own = backend_of(self.context)
@@ -107,18 +107,20 @@ class Ranks:
         )
 
     def exchange(self, text: str = "") -> list[str]:
-        """Returns the texts of all ranks in order, when all have called this function."""
+        """Sends ``text`` to all ranks, waits until all ranks have called this function, and returns their texts in the
+        order of the ranks."""
         self.membership.exchanged += 1
         store, number = self.membership.store, self.membership.exchanged
-        store.set(f"text {number} of {self.index}", text)
-        return [store.get(f"text {number} of {rank}").decode() for rank in range(self.count)]
+        store.set(f"text-{number}-{self.index}", text)
+        return [store.get(f"text-{number}-{rank}").decode() for rank in range(self.count)]
 
     def come_last(self, seconds: float = SOON) -> None:
-        """Waits on the last rank until all others have called this function, or for some seconds: a backend whose
-        ``wait()`` blocks the host cannot get there before the last rank takes part."""
+        """Returns at once on all ranks but the last. On the last rank, waits until all others have called this
+        function, but at most ``seconds``. If ``wait()`` of a backend blocks the host, the others cannot call this
+        function before the last rank takes part in the collective."""
         self.membership.exchanged += 1
         number = self.membership.exchanged
-        keys = [f"ready {number} of {rank}" for rank in range(self.count)]
+        keys = [f"ready-{number}-{rank}" for rank in range(self.count)]
         if self.index != self.count - 1:
             self.membership.store.set(keys[self.index], "")
             return
@@ -126,10 +128,11 @@ class Ranks:
             self.membership.store.wait(keys[:-1], timedelta(seconds=seconds))
 
     def attempt(self, call: Callable[[], object]) -> str:
-        """Makes a call that all ranks make. Returns why the first of them refused it; empty if none did.
+        """Makes a call that all ranks make. Returns the reason of the first rank whose call was refused; an empty
+        string if no rank refused the call.
 
-        After a refusal all ranks leave the group and join a new one. The check fails if no rank refused the call, but the
-        time limit ended it.
+        After a refusal, all ranks leave the group and join a new one. If no rank refused the call but it reached the
+        time limit, the check fails.
         """
         started, said = time.monotonic(), ""
         try:
@@ -148,20 +151,20 @@ class Ranks:
         self.renew()
         refused = [text for text in texts if text not in ("", _LATE)]
         if not refused:
-            text = "a collective that all ranks called did not end"
+            text = "a collective that all ranks called did not end within the time limit"
             raise CheckFailed.of(
                 Kind.STATE, text, expected="a result", found=f"{_LATE} after {TIMEOUT:g} s"
             )
         return refused[0]
 
     def must_accept(self, call: Callable[[], object], text: str, at: str = "") -> None:
-        """Makes a call that all ranks make, and fails the check if one of them refuses it. ``text`` says what is wrong
-        then."""
+        """Makes a call that all ranks make, and fails the check with the message ``text`` if a rank refuses the
+        call."""
         refused = self.attempt(call)
         self.context.check(not refused, text, expected="a result", found=refused, at=at)
 
     def renew(self, **options: Any) -> None:
-        """Leaves the group of all ranks and joins a new one, which is made with the ``options`` of ``begin``. All ranks call
+        """Leaves the group of all ranks and joins a new one. ``options`` are those of ``begin``. All ranks must call
         this function."""
         for attempt in range(_ATTEMPTS):
             self.leave()
@@ -174,7 +177,7 @@ class Ranks:
             if not any(texts := self.exchange(said)):
                 return
             if attempt == _ATTEMPTS - 1:
-                text = "a group of all ranks could not be made"
+                text = "a new group of all ranks could not be created"
                 found = next(filter(None, texts))
                 raise CheckFailed.of(Kind.RAISED, text, expected="a group", found=found)
 
@@ -186,7 +189,7 @@ class Ranks:
 
 
 def join(context: CaseContext) -> Ranks:
-    """Returns the place of this process among the ranks. Joins the group of all ranks if this process is not in it."""
+    """Returns this process as one of the ranks. Joins the group of all ranks if this process is not in it."""
     ranks = find(context)
     if not dist.is_initialized():
         ranks.renew()
@@ -194,7 +197,7 @@ def join(context: CaseContext) -> Ranks:
 
 
 def find(context: CaseContext) -> Ranks:
-    """Returns the place of this process among the ranks, without joining a group."""
+    """Returns this process as one of the ranks, without joining a group."""
     global _here
     rank = context.rank
     assert rank is not None
@@ -210,8 +213,8 @@ def find(context: CaseContext) -> Ranks:
 
 @contextmanager
 def group_of_its_own(context: CaseContext, **options: Any) -> Iterator[Ranks]:
-    """Yields the ranks in a new group of all ranks, which is made with the ``options`` of ``begin``. Afterwards they are
-    in none."""
+    """Yields the ranks in a new group of all ranks, which is created with the ``options`` of ``begin``. At the end, the
+    ranks leave this group and are in no group."""
     ranks = find(context)
     ranks.renew(**options)
     try:

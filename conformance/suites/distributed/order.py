@@ -1,4 +1,5 @@
-"""Cases about asynchronous collectives: what they wait for, what waits for them, and the memory that they use."""
+"""Cases about asynchronous collectives: the work that they wait for, the work that waits for them, and the memory that
+they use."""
 
 from __future__ import annotations
 
@@ -27,12 +28,13 @@ def full(value: float) -> torch.Tensor:
 
 
 def total(ranks: Ranks) -> float:
-    """Returns the sum of 1, 2, … for all ranks, where rank r gives r + 1."""
+    """Returns the sum over all ranks if rank r contributes r + 1."""
     return float(sum(range(1, ranks.count + 1)))
 
 
 class Done:
-    """Whether asynchronous work is complete, with the interface of an event."""
+    """Asynchronous work of a process group, with the interface of an event: ``query()`` says whether the work is
+    complete."""
 
     def __init__(self, work: Any) -> None:
         self.query = work.is_completed
@@ -48,10 +50,10 @@ def _outstanding(context: CaseContext) -> None:
     for number in (5, 0, 3, 1, 4, 2):
         works[number].wait()
         want = sum(10 * number + rank for rank in range(ranks.count))
-        text = "asynchronous collectives that are waited for in another order gave wrong values"
+        text = "asynchronous collectives gave wrong values when wait() was called in another order"
         context.equal(tensors[number], full(want), text, f"collective {number}")
         done = context.ends(Done(works[number]))
-        context.check(done, "a collective whose result was read is not complete")
+        context.check(done, "is_completed() of a collective is not True after its result was read")
 
 
 def _completion(context: CaseContext) -> None:
@@ -63,7 +65,9 @@ def _completion(context: CaseContext) -> None:
     else:
         work = dist.all_reduce(values, async_op=True)
         early = comes_to_be(work.is_completed)
-        context.check(not early, "a collective is complete before all ranks have called it")
+        context.check(
+            not early, ("is_completed() of a collective is True before all ranks have called it")
+        )
         ranks.come_last()
         work.wait()
     context.equal(values, full(ranks.count), "an asynchronous collective gave wrong values")
@@ -113,7 +117,7 @@ def _two_groups(context: CaseContext) -> None:
         for number in (1, 0):
             works[number].wait()
             want = total(ranks) + 10 * number * ranks.count
-            text = "collectives of two groups at the same time gave wrong values"
+            text = "collectives of two groups that ran at the same time gave wrong values"
             context.equal(tensors[number], full(want), text, f"turn {turn}, group {number}")
     for group in groups:
         dist.destroy_process_group(group)
@@ -135,7 +139,10 @@ def _future(context: CaseContext) -> None:
     if ranks.index != ranks.count - 1:
         ranks.come_last()
     result = doubled.wait()
-    text = "the value of a collective's future was used before the collective was done"
+    text = (
+        "a function that was chained to a collective's future got the value before the "
+        "collective had finished"
+    )
     context.equal(result, full(2 * total(ranks)), text)
 
 
@@ -169,7 +176,7 @@ def _tensors(value: Any) -> list[torch.Tensor]:
 )
 def asynchronous(context: CaseContext, function: str, count: int = 2) -> None:
     """Collectives run asynchronously: several at a time, in two groups, with handles that are dropped, and with a last
-    rank that comes late. A result that is waited for is right, is_completed() is False until all ranks take part, and a
+    rank that comes late. After wait(), the result is right. is_completed() is False until all ranks take part, and a
     barrier does not return before."""
     context.pooled(globals()[function], ranks=count)
 
@@ -205,11 +212,11 @@ def _wait_orders(context: CaseContext, stream: str) -> None:
         doubled = values * 2
         if not late:
             early = comes_to_be(waiting.query)
-            text = "work queued after wait() was done before the collective"
+            text = "work that was queued after wait() ran before the collective had finished"
             context.check(not early, text)
             ranks.come_last()
     waiting.synchronize()
-    text = "work queued after wait() did not see the result of the collective"
+    text = "work that was queued after wait() did not see the result of the collective"
     context.equal(doubled, full(2 * total(ranks)), text)
 
 
@@ -233,12 +240,16 @@ def _launched_on_side(context: CaseContext) -> None:
         ranks.exchange()
     work.wait()
     doubled = values * 2
-    text = "a collective that a side stream launched did not order with it"
+    text = (
+        "a collective that was launched on a side stream did not wait for the work queued "
+        "on this stream"
+    )
     context.equal(doubled, full(2 * total(ranks)), text)
 
 
 def _freed(context: CaseContext, launch: Callable[[Ranks], Callable[[], torch.Tensor]]) -> None:
-    """Frees the operands of a collective while it waits for the last rank, and uses the memory again."""
+    """Frees the operands of a collective while the collective waits for the last rank, and uses the memory again.
+    Checks that the collective neither reads nor overwrites the new values."""
     ranks = join(context)
     context.settle()
     if ranks.index == ranks.count - 1:
@@ -251,10 +262,10 @@ def _freed(context: CaseContext, launch: Callable[[Ranks], Callable[[], torch.Te
         ranks.come_last()
     found = finish()
     want = torch.cat([full(rank + 1) for rank in range(ranks.count)])
-    text = "a collective read memory that was freed while it was pending and used again"
+    text = "a collective read an operand's memory after it had been freed and used again"
     context.equal(found, want, text)
     for each in again:
-        text = "a collective wrote to memory that was freed while it was pending and used again"
+        text = "a collective wrote to an operand's memory after it had been freed and used again"
         context.equal(each, full(-5), text)
 
 
@@ -305,7 +316,11 @@ def _waits_for_one_group(context: CaseContext) -> None:
     first.wait()
     second.wait()
     for values in (held, free):
-        context.equal(values, full(ranks.count), "collectives of two groups gave wrong values")
+        context.equal(
+            values,
+            full(ranks.count),
+            ("collectives of two groups that ran at the same time gave wrong values"),
+        )
     for group in groups:
         dist.destroy_process_group(group)
 
@@ -326,5 +341,6 @@ def _waits_for_one_group(context: CaseContext) -> None:
 )
 def streams(context: CaseContext, function: str) -> None:
     """A collective starts after the work that is queued on the current stream, and wait() makes the current stream wait
-    for it, on any stream. Its operands may be freed while it is pending, and one group does not hold up another."""
+    for the collective, whichever stream is current. Operands may be freed while the collective is pending, and a
+    collective of one group does not wait for one of another group."""
     context.pooled(globals()[function], ranks=2)

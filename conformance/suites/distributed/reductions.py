@@ -1,4 +1,5 @@
-"""Cases about reductions and dtypes: which the backend computes, and that it moves every dtype bit for bit."""
+"""Cases about reductions and dtypes: declared reductions give the right values, and collectives that only move values
+keep every bit."""
 
 from __future__ import annotations
 
@@ -47,7 +48,8 @@ Tensor = torch.Tensor
 
 
 def given(rank: int, dtype: torch.dtype) -> Tensor:
-    """Returns what a rank gives, on the CPU. Complex numbers have imaginary parts, and some signed ones are negative."""
+    """Returns the tensor on the CPU that a rank contributes. Complex numbers have imaginary parts, and signed numbers
+    include negative ones."""
     values = torch.tensor(GIVEN[rank])
     if dtype is torch.bool:
         return values % 2 == 1
@@ -83,14 +85,14 @@ def _fold(name: str) -> Callable[[Tensor, Tensor], Tensor]:
 
 
 def reduced(name: str, tensors: list[Tensor]) -> Tensor:
-    """Returns the reduction of tensors of the CPU, computed in a wider dtype."""
+    """Returns the reduction of CPU tensors, computed in a wider dtype."""
     dtype = tensors[0].dtype
     found = reduce(_fold(name), [each.to(_wide(dtype)) for each in tensors])
     return (found / len(tensors) if name == "AVG" else found).to(dtype)
 
 
 def dtype_of(context: CaseContext, name: str) -> torch.dtype:
-    """Returns a dtype by its name. Raises NotDeclared if the device does not declare it."""
+    """Returns the dtype with this name. Raises NotDeclared if the device does not declare the dtype."""
     if name not in context.descriptor.dtypes:
         raise NotDeclared(f"by declaration: the descriptor does not declare {name}")
     found = getattr(torch, name)
@@ -99,14 +101,16 @@ def dtype_of(context: CaseContext, name: str) -> torch.dtype:
 
 
 def _is_declared(context: CaseContext, operation: str, dtype: str) -> bool:
-    """Returns True if the backend must compute the reduction. Every backend sums float32."""
+    """Returns True if the backend must support the reduction for the dtype, because the descriptor declares it or
+    because it is the sum of float32."""
     declared = context.descriptor.process_group
     known = declared.reductions.get(operation, frozenset()) if declared is not None else frozenset()
     return dtype in known or (operation, dtype) == ("SUM", "float32")
 
 
 def _reductions(ranks: Ranks, operation: Any) -> dict[str, Callable[[Tensor], Tensor | None]]:
-    """Returns the collectives that reduce, by name. Each takes what this rank gives, and returns what it receives."""
+    """Returns the collectives that reduce, by name. Each function takes the tensor that this rank contributes, and
+    returns the tensor that it receives."""
     count, root = ranks.count, root_of(ranks.count)
 
     def all_reduce(values: Tensor) -> Tensor:
@@ -146,7 +150,12 @@ def _reduces(context: CaseContext, name: str, dtype: str) -> None:
         at = f"{collective}, {name} of {dtype}"
         if refused:
             allowed = not _is_declared(context, name, dtype)
-            context.check(allowed, "a declared reduction was refused", found=refused, at=at)
+            context.check(
+                allowed,
+                ("a reduction that the descriptor declares was refused"),
+                found=refused,
+                at=at,
+            )
             context.note(f"{at}: {refused}")
         elif found[0] is not None:
             context.equal(found[0], want, "a reduction gave wrong values", at)
@@ -183,8 +192,8 @@ def _reduces(context: CaseContext, name: str, dtype: str) -> None:
     more=True,
 )
 def reduces(context: CaseContext, name: str, dtype: str, count: int = 2) -> None:
-    """Tensors of a dtype are reduced by each collective that reduces. The result is that of the CPU in a wider dtype, or
-    the call is refused, if the descriptor does not declare the reduction for the dtype."""
+    """Each collective that reduces is called with tensors of a dtype. The result is that of the CPU in a wider dtype.
+    If the descriptor does not declare the reduction for the dtype, the call may also be refused."""
     context.pooled(_reduces, name, dtype, ranks=count)
 
 
@@ -192,7 +201,7 @@ def reduces(context: CaseContext, name: str, dtype: str, count: int = 2) -> None
 
 
 def patterned(rank: int, part: int, dtype: torch.dtype) -> Tensor:
-    """Returns six elements with bits that are different for each rank and part."""
+    """Returns six elements whose bits differ for each rank and part."""
     if dtype is torch.bool:
         return torch.tensor([(rank + part + place) % 3 == 0 for place in range(6)])
     size = 6 * dtype.itemsize
@@ -201,7 +210,7 @@ def patterned(rank: int, part: int, dtype: torch.dtype) -> Tensor:
 
 
 def _moves(ranks: Ranks, dtype: torch.dtype) -> dict[str, tuple[Callable[[], Tensor], Tensor]]:
-    """Returns the collectives that move values, by name, each with what this rank must receive."""
+    """Returns the collectives that move values, by name, each with the tensor that this rank must receive."""
     index, count, root = ranks.index, ranks.count, root_of(ranks.count)
 
     def mine(part: int = 0) -> Tensor:
@@ -268,7 +277,12 @@ def _moves_bits(context: CaseContext, dtype: str) -> None:
         at = f"{name} of {dtype}"
         if refused:
             allowed = not _is_declared(context, "SUM", dtype)
-            context.check(allowed, "a declared dtype was refused", found=refused, at=at)
+            context.check(
+                allowed,
+                ("a collective that moves values refused a dtype that the descriptor declares"),
+                found=refused,
+                at=at,
+            )
             context.note(f"{at}: {refused}")
             continue
         raw = [context.from_device(found[0]).view(torch.uint8), want.view(torch.uint8)]
@@ -292,6 +306,6 @@ def _moves_bits(context: CaseContext, dtype: str) -> None:
     more=True,
 )
 def moves(context: CaseContext, dtype: str) -> None:
-    """Tensors of a dtype are broadcast, gathered, scattered, exchanged and sent. All ranks receive the same bits, or the
-    call is refused, if the descriptor does not declare that the dtype can be summed."""
+    """Tensors of a dtype are broadcast, gathered, scattered, exchanged and sent. All ranks receive the same bits. If
+    the descriptor does not declare a sum for the dtype, the call may also be refused."""
     context.pooled(_moves_bits, dtype, ranks=2)

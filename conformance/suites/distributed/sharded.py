@@ -22,7 +22,8 @@ Tensor = torch.Tensor
 
 
 class Tied(nn.Module):
-    """An embedding whose weights are those of the output. The number of rows is odd, so that the shards are uneven."""
+    """A network whose output layer uses the weights of its embedding. The weights have an odd number of rows, so that
+    the shards have different sizes."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -37,7 +38,8 @@ class Tied(nn.Module):
 
 
 def _blocks() -> nn.Module:
-    """Returns two blocks with parameters of odd sizes. fully_shard refuses parameters that are not contiguous."""
+    """Returns two blocks with parameters of odd sizes. All parameters are contiguous, because fully_shard refuses
+    others."""
     return nn.Sequential(
         nn.Sequential(nn.Linear(6, 7), nn.ReLU(), nn.Linear(7, 5)),
         nn.Sequential(nn.Linear(5, 9), nn.Tanh()),
@@ -85,7 +87,10 @@ def _shards(context: CaseContext, name: str) -> None:
                 sharded: Any = found.grad if what == "gradient" else found
                 whole = want.grad if what == "gradient" else want
                 at = f"step {step}, {what} {number}"
-                text = "sharded training differs from one process on the joined batch"
+                text = (
+                    "a gradient or parameter of sharded training differs from training in "
+                    "one process on the joined batch"
+                )
                 full = sharded.full_tensor()
                 assert whole is not None
                 context.assert_close(full, whole, text, at, rtol=RTOL, atol=ATOL)
@@ -109,8 +114,8 @@ def _shards(context: CaseContext, name: str) -> None:
     more=True,
 )
 def shards(context: CaseContext, name: str, count: int = 2) -> None:
-    """A network whose parameters have odd sizes is sharded by fully_shard and trained for three steps, also with
-    activation checkpointing and with tied weights. Gradients and parameters equal those of one process."""
+    """fully_shard shards a network whose parameters have odd sizes, which is then trained for three steps, also with
+    activation checkpointing and with tied weights. Gradients and parameters equal those of training in one process."""
     context.pooled(_shards, name, ranks=count)
 
 
@@ -155,7 +160,7 @@ def _pipelines(context: CaseContext, schedule: str) -> None:
 @cases("distributed.sharded", over={"pipeline": ("ScheduleGPipe",)}, ranks=2)
 @cases("distributed.sharded", over={"pipeline_1f1b": ("Schedule1F1B",)}, ranks=2, more=True)
 def pipelines(context: CaseContext, schedule: str) -> None:
-    """Two stages of a network on two ranks process four batches. Outputs, losses and gradients equal those of one
+    """A pipeline of two stages on two ranks processes four batches. Outputs, losses and gradients equal those of one
     process."""
     context.pooled(_pipelines, schedule, ranks=2)
 
@@ -190,14 +195,14 @@ def _saves(context: CaseContext, folder: str) -> None:
         loaded = tensors(torch.zeros_like(whole), target)
         state_dict_loader.load(loaded, checkpoint_id=folder)
         for view, found in loaded.items():
-            text = "a tensor that was saved and loaded has other values"
+            text = "the values of a distributed tensor changed when it was saved and loaded"
             at = f"{view} parts, loaded as {target}"
             context.equal(found.full_tensor(), whole, text, at)
 
 
 @cases("distributed.sharded", ranks=2)
 def checkpoint(context: CaseContext) -> None:
-    """Distributed tensors whose parts are views are saved, and loaded with the same and with another placement. The values
-    are the same."""
+    """Distributed tensors whose local parts are views are saved, and loaded with the same and with another placement.
+    The loaded values equal those that were saved."""
     with tempfile.TemporaryDirectory(prefix="conform-") as folder:
         context.pooled(_saves, folder, ranks=2)

@@ -1,5 +1,5 @@
-"""Cases about tensors that are sent to another process: their layout and device, the memory that both processes use, and when
-it is freed."""
+"""Cases about tensors that are sent to another process: their strides and device, the memory that both processes share,
+and when this memory is freed."""
 
 from __future__ import annotations
 
@@ -33,18 +33,27 @@ FREED = 10.0
 
 
 def geometry(tensor: Tensor) -> tuple[Any, ...]:
-    """Returns what a receiver must find as the sender had it, beside the values."""
+    """Returns the properties that must be the same for the sender and the receiver: shape, strides, storage offset,
+    dtype and requires_grad."""
     grad = tensor.requires_grad
     return tuple(tensor.shape), tensor.stride(), tensor.storage_offset(), tensor.dtype, grad
 
 
 def check_arrived(context: CaseContext, found: Tensor, want: Tensor, at: str = "") -> None:
-    """Checks the geometry, the device and the values of a received tensor. ``want`` is a tensor of the same geometry on the
-    device of the receiver or on the CPU."""
-    text = "a tensor arrived in another process with another shape, stride, offset, dtype or requires_grad"
+    """Checks the shape, strides, offset, dtype, device and values of a received tensor. ``want`` is an equal tensor on
+    the device of the receiver or on the CPU."""
+    text = (
+        "the shape, strides, offset, dtype or requires_grad of a tensor changed when it "
+        "was sent to another process"
+    )
     context.same(geometry(found), geometry(want), text, Kind.STRIDES, at)
-    context.same(found.device, context.named(0), "a tensor arrived on another device", at=at)
-    text = "a tensor arrived in another process with other values"
+    context.same(
+        found.device,
+        context.named(0),
+        ("a tensor arrived in another process on another device"),
+        at=at,
+    )
+    text = "the values of a tensor changed when it was sent to another process"
     context.equal(found.detach(), want.detach(), text, at)
 
 
@@ -62,16 +71,28 @@ def _arrives(context: CaseContext, folder: str, view: str) -> None:
         found = peer.receive()
         if isinstance(found, str):
             context.check(view == "conjugate", "a view could not be sent", found=found, at=view)
-            context.note(f"{view} views are refused: {found}")
+            context.note(f"sending a {view} view is refused: {found}")
         else:
             want = shown(numbers(0, view=view), view)
-            text = "a tensor arrived in another process with another shape, stride, offset or dtype"
+            text = (
+                "the shape, strides, offset or dtype of a view changed when it was sent to "
+                "another process"
+            )
             here = geometry(operand.tensor)
             context.same(geometry(found), here, text, Kind.STRIDES, view)
-            context.same(found.device, context.named(0), "a tensor arrived on another device")
-            context.equal(found, want, "a tensor arrived with other values", view)
+            context.same(
+                found.device,
+                context.named(0),
+                ("a view arrived in another process on another device"),
+            )
+            context.equal(
+                found,
+                want,
+                ("the values of a view changed when it was sent to another process"),
+                view,
+            )
             sizes = [each.untyped_storage().nbytes() for each in (found, operand.tensor)]
-            text = "a view arrived with a storage of another size"
+            text = "the size of a view's storage changed when it was sent to another process"
             context.same(sizes[0], sizes[1], text, Kind.STORAGE, view)
         del found
         peer.turn()
@@ -87,14 +108,14 @@ def _send_unless_refused(peer: Peer, tensor: Tensor, view: str) -> None:
 def _check_untouched(context: CaseContext, operand: Operand, view: str) -> None:
     kept = operand.guarded.intact()
     found = "" if kept else operand.guarded.damage()
-    text = "sending a view changed its bytes, or the bytes around it"
+    text = "sending a view changed the view's bytes or the bytes around the view"
     context.check(kept, text, found=found, kind=Kind.BYTES, at=view)
 
 
 @cases("distributed.sharing", over={f"view_{view}": (view,) for view in LAYOUTS})
 def arrives(context: CaseContext, view: str) -> None:
-    """A view is sent to another process. It arrives on the same device, with the same strides, offset and values, in a storage
-    of the same size; the sender's bytes do not change. A conjugate view may be refused."""
+    """A view is sent to another process. It arrives on the same device, with the same strides, offset and values, in a
+    storage of the same size. The sender's bytes do not change. Sending a conjugate view may be refused."""
     shared_with(context, _arrives, view)
 
 
@@ -110,11 +131,11 @@ def _written(context: CaseContext, folder: str, view: str) -> None:
             if peer.sends is writes:
                 here.add_(1)
             peer.turn()
-            text = "a process does not see what another process wrote to a shared tensor"
+            text = "a process does not see the values that another process wrote to a shared tensor"
             if peer.sends:
                 context.equal(operand.read(), values + turn + 1, text, f"{view}, write {turn}")
                 kept = operand.guarded.outside_intact()
-                text = "a process that writes to a shared view changed the bytes around it"
+                text = "writing to a shared view changed the bytes around the view"
                 context.check(kept, text, kind=Kind.BYTES, at=view)
             else:
                 context.equal(here, values + turn + 1, text, f"{view}, write {turn}")
@@ -127,8 +148,8 @@ def _written(context: CaseContext, folder: str, view: str) -> None:
     over={f"written_{view}": (view,) for view in ("contiguous", "stepped", "transposed")},
 )
 def written(context: CaseContext, view: str) -> None:
-    """The receiver and the sender of a view write to it in turn. Each sees what the other has written, and the bytes around the
-    view do not change."""
+    """The receiver and the sender of a view write to the view in turn. Each sees the values that the other has written,
+    and the bytes around the view do not change."""
     shared_with(context, _written, view)
 
 
@@ -163,7 +184,8 @@ def _with_gradients(context: CaseContext) -> list[Tensor]:
 
 
 def _moved(context: CaseContext, tensor: Tensor) -> Tensor:
-    """Returns a tensor of the device with the same geometry over a copy of the whole storage."""
+    """Returns a tensor on the device with the shape, strides and offset of ``tensor``, over a copy of its whole
+    storage."""
     whole = torch.empty(0, dtype=torch.uint8).set_(tensor.untyped_storage())
     there = context.to_device(whole).view(tensor.dtype)
     made = there.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
@@ -184,7 +206,12 @@ def _lists(context: CaseContext, folder: str, name: str) -> None:
         for number, (there, want) in enumerate(zip(found, expected, strict=True)):
             at = f"tensor {number}, {tuple(want.shape)}, {want.dtype}"
             check_arrived(context, there, want, at)
-            context.same(type(there), type(want), "a tensor arrived as another class", at=at)
+            context.same(
+                type(there),
+                type(want),
+                ("the class of a tensor changed when it was sent to another process"),
+                at=at,
+            )
         del found, there
         peer.turn()
 
@@ -198,8 +225,8 @@ def _lists(context: CaseContext, folder: str, name: str) -> None:
     },
 )
 def lists(context: CaseContext, make: str) -> None:
-    """A list of tensors is sent to another process: of every dtype; empty, of one element and without dimensions; leaves that
-    require a gradient, and parameters. Each arrives as it was sent."""
+    """A list of tensors is sent to another process: tensors of every dtype; tensors that are empty, have one element or
+    have no dimensions; leaves that require a gradient, and parameters. Each arrives unchanged."""
     shared_with(context, _lists, make)
 
 
@@ -207,15 +234,18 @@ def _not_a_leaf(context: CaseContext, folder: str) -> None:
     with connected(context, folder) as peer:
         leaf = context.to_device(torch.ones(3)).requires_grad_()
         if peer.sends:
-            text = "a tensor with a graph was sent to another process, which cannot have the graph"
+            text = "a tensor with a graph could be sent to another process"
             context.raises(RuntimeError, peer.send, leaf * 2, text=text)
             peer.send(leaf)
             peer.turn()
-            text = "the gradient of a received leaf reached the sender"
+            text = "a gradient of the received leaf changed the sender's leaf"
             context.check(leaf.grad is None, text)
             return
         there = peer.receive()
-        context.check(there.requires_grad, "a leaf arrived without requires_grad")
+        context.check(
+            there.requires_grad,
+            ("requires_grad of a leaf is False after the leaf was sent to another process"),
+        )
         (there * 3).sum().backward()
         text = "a received leaf got a wrong gradient"
         context.equal(there.grad, torch.full((3,), 3.0), text)
@@ -225,8 +255,8 @@ def _not_a_leaf(context: CaseContext, folder: str) -> None:
 
 @cases("distributed.sharing")
 def leaves_alone(context: CaseContext) -> None:
-    """A tensor that has a graph cannot be sent: RuntimeError. A leaf can, and accumulates a gradient of its own in each
-    process."""
+    """Sending a tensor that has a graph raises RuntimeError. A leaf can be sent; sender and receiver then accumulate
+    separate gradients."""
     shared_with(context, _not_a_leaf)
 
 
@@ -244,19 +274,22 @@ def _one_storage(context: CaseContext, folder: str) -> None:
             peer.turn()
             want = torch.arange(48.0)
             want[3:27] = -1.0
-            text = "a write to one of several received views did not reach the sender's storage"
+            text = "a write to a received view did not reach the sender's storage"
             context.equal(base, want, text)
             return
         together = peer.receive()
         found = [together["first"], *together["others"], peer.receive()]
         starts = {each.untyped_storage().data_ptr() for each in found}
-        text = "tensors that shared a storage arrived with storages of their own"
+        text = "tensors that shared a storage arrived in another process with separate storages"
         context.check(len(starts) == 1, text, found=f"{len(starts)} storages", kind=Kind.STORAGE)
         peer.turn()
         found[0].fill_(-1.0)
         want = torch.arange(48.0)
         want[3:27] = -1.0
-        text = "a write to one of several received views is not seen through the others"
+        text = (
+            "a write to a received view is not visible in the other received views of the "
+            "same storage"
+        )
         context.equal(found[1], want[::4], text)
         context.equal(found[2], want, text)
         del together, found
@@ -265,8 +298,8 @@ def _one_storage(context: CaseContext, folder: str) -> None:
 
 @cases("distributed.sharing")
 def one_storage(context: CaseContext) -> None:
-    """Three views of one storage are sent, two in one message and one in another. They arrive as views of one storage: a write
-    to one is seen through the others, and by the sender."""
+    """Three views of one storage are sent, two in one message and one in another. They arrive as views of one storage:
+    a write to one view is visible in the others and in the sender's tensors."""
     shared_with(context, _one_storage)
 
 
@@ -297,7 +330,8 @@ def _tied_weights(context: CaseContext, folder: str) -> None:
 
 @cases("distributed.sharing")
 def module(context: CaseContext) -> None:
-    """A module with tied weights and buffers is sent. It arrives with the same state, and its weights are still tied."""
+    """A module with tied weights and buffers is sent to another process. It arrives with the same state, and its
+    weights are still tied."""
     shared_with(context, _tied_weights)
 
 
@@ -308,14 +342,14 @@ def _returned(context: CaseContext, folder: str) -> None:
             peer.send(mine[10:20])
             back = peer.receive()
             if isinstance(back, str):
-                context.check(back, "a received tensor could not be sent back")
-                context.note(f"a received tensor cannot be sent on: {back}")
+                context.check(back, "the receiver could not send a received tensor back")
+                context.note(f"sending a received tensor is refused: {back}")
             else:
                 back.fill_(4.0)
                 context.settle()
                 want = torch.zeros(100)
                 want[10:20] = 4.0
-                text = "a tensor that was sent back is another tensor than the one that was sent"
+                text = "a tensor that was sent back to its sender does not use the sender's memory"
                 context.equal(mine, want, text)
             peer.turn()
             return
@@ -339,9 +373,9 @@ def _on_another_index(context: CaseContext, folder: str) -> None:
                 peer.send(context.lay(values, "transposed", index))
             else:
                 found = peer.receive()
-                text = "a tensor arrived on another device"
+                text = "a tensor arrived in another process on another index"
                 context.same(found.device, context.named(index), text, at=f"index {index}")
-                text = "a tensor arrived with other values"
+                text = "the values of a tensor changed when it was sent to another process"
                 context.equal(found, values, text, f"index {index}")
                 del found
             peer.turn()
@@ -349,7 +383,7 @@ def _on_another_index(context: CaseContext, folder: str) -> None:
 
 @cases("distributed.sharing", requires={"multi_device"}, indices=2)
 def other_indices(context: CaseContext) -> None:
-    """Tensors of each device index are sent. Each arrives on the index that it was on."""
+    """Tensors of each device index are sent to another process. Each arrives on the index that it was sent from."""
     shared_with(context, _on_another_index)
 
 
@@ -365,7 +399,10 @@ def _queued(context: CaseContext, folder: str) -> None:
             peer.turn()
             return
         found = peer.receive()
-        text = "a tensor was received before the work that was queued on it when it was sent"
+        text = (
+            "the receiver read a tensor before the work that was queued on it at the "
+            "sender had finished"
+        )
         context.equal(found.clone(), torch.full((1000,), 6.0), text)
         del found
         peer.turn()
@@ -373,7 +410,7 @@ def _queued(context: CaseContext, folder: str) -> None:
 
 @cases("distributed.sharing", requires={"streams"})
 def queued_work(context: CaseContext) -> None:
-    """A tensor is sent while work that writes to it is queued. The receiver reads what that work has written."""
+    """A tensor is sent while work that writes to it is queued. The receiver reads the values that this work writes."""
     shared_with(context, _queued)
 
 
@@ -384,8 +421,8 @@ _LARGE = 1 << 22
 
 
 class Footprint:
-    """The shared memory that this process holds, with the interface of an event: ``query`` says whether it has come down to
-    what it was."""
+    """The shared memory that this process uses, with the interface of an event: ``query()`` says whether it is no more
+    than at the start."""
 
     def __init__(self, context: CaseContext) -> None:
         self._context = context
@@ -410,7 +447,7 @@ class Footprint:
         return all(count <= self.before[name] for name, count in self.now().items())
 
     def check_back(self, text: str, at: str = "") -> None:
-        """Checks that this process holds no more shared memory than before."""
+        """Checks, with the message ``text``, that this process soon uses no more shared memory than at the start."""
         back = self._context.ends(self, FREED)
         now = {} if back else self.now()
         found = {name: count for name, count in now.items() if count > self.before[name]}
@@ -439,12 +476,15 @@ def _freed(context: CaseContext, folder: str, first: str) -> None:
             peer.turn()
             if there is not None:
                 want = torch.full((_LARGE // 4,), float(turn))
-                text = "a process that holds a shared tensor lost its values when the other let go"
+                text = (
+                    "a process that uses a shared tensor lost the tensor's values when the "
+                    "other process freed it"
+                )
                 context.equal(there, want, text, f"{first} first, turn {turn}")
             there = None
             del others
             peer.turn()
-            text = "shared memory was not freed when the last process let go"
+            text = "shared memory was still in use after the last process had freed the tensor"
             before.check_back(text, f"{first} first, turn {turn}")
             peer.turn()
 
@@ -454,8 +494,9 @@ def _freed(context: CaseContext, folder: str, first: str) -> None:
     over={"freed_after_the_receiver": ("sender",), "freed_after_the_sender": ("receiver",)},
 )
 def freed(context: CaseContext, first: str) -> None:
-    """Two processes let go of a shared tensor, one after the other. The last one still sees its values, and then the memory is
-    free in both: the allocator's statistics, mappings and files are as before. Three times."""
+    """Two processes free a shared tensor, one after the other. The last one can read its values until then, and
+    afterwards the memory is free in both: the allocator's statistics, mappings and files are as before. The test is
+    repeated three times."""
     shared_with(context, _freed, first)
 
 
@@ -474,19 +515,20 @@ def _repeated(context: CaseContext, folder: str) -> None:
                     context.equal(
                         peer.receive(),
                         torch.full((32,), float(turn)),
-                        "a tensor arrived with other values",
+                        "the values of a tensor changed when it was sent to another process",
                     )
                 peer.turn()
             Footprint(context)  # collects
             counts.append(_descriptors())
-        text = "each tensor that is sent leaves a file descriptor open"
+        text = "the number of open file descriptors rises with each tensor that is sent"
         grows = counts[2] - counts[1] >= 8 and counts[1] - counts[0] >= 8
         context.check(not grows, text, found=f"{counts} open files after 8, 16 and 24 tensors")
 
 
 @cases("distributed.sharing", more=True)
 def repeated(context: CaseContext) -> None:
-    """Twenty-four tensors are sent one after another, and let go. The number of open files does not grow with them."""
+    """Twenty-four tensors are sent, one after another, and freed. The number of open files does not rise with the
+    number of tensors."""
     shared_with(context, _repeated)
 
 
@@ -505,10 +547,10 @@ def _receiver_dies(context: CaseContext, folder: str) -> None:
         if not peer.sends:
             os.kill(os.getpid(), signal.SIGKILL)
         _wait_for_death(peer)
-        text = "the sender's tensor changed when the receiver died"
+        text = "the sender's tensor changed when the receiver was killed"
         context.equal(there, torch.full((_LARGE // 4,), 1.0), text)  # type: ignore[arg-type]
         del there
-        before.check_back("memory that a dead process had received was not freed")
+        before.check_back("memory that a killed process had received was not freed")
 
 
 def _wait_for_death(peer: Peer) -> None:
@@ -519,7 +561,8 @@ def _wait_for_death(peer: Peer) -> None:
 
 @cases("distributed.sharing", more=True)
 def receiver_killed(context: CaseContext) -> None:
-    """The receiver of a tensor is killed while it holds the tensor. The sender's memory is freed when the sender lets go."""
+    """The receiver of a tensor is killed while it uses the tensor. The sender's memory is free when the sender frees
+    the tensor."""
     with socket_folder() as folder:
         context.children(_receiver_dies, folder, ranks=2, lost=(1,))
 
@@ -541,13 +584,14 @@ def _sender_dies(context: CaseContext, folder: str, strategy: str) -> int:
         peer.turn()
         _wait_for_death(peer)
         there.add_(1)
-        text = "a received tensor lost its values when the sender died"
+        text = "a received tensor lost its values when the sender was killed"
         context.equal(there, torch.full((_LARGE // 4,), 2.0), text)
         return int(pids[0])
 
 
 class _Gone:
-    """Whether the files that a process shared are gone, with the interface of an event."""
+    """The files through which a process shares memory, with the interface of an event: ``query()`` says whether all of
+    them are deleted."""
 
     def __init__(self, pid: int) -> None:
         self._prefix = f"torch_{pid}_"
@@ -558,13 +602,17 @@ class _Gone:
 
 def _must_be_host_memory(context: CaseContext) -> None:
     if not context.descriptor.host_memory:
-        raise NotDeclared("the device's memory is not the host's: it may end with its process")
+        raise NotDeclared(
+            "the descriptor does not declare host_memory: the device's memory "
+            "may be lost with the process that owns it"
+        )
 
 
 @cases("distributed.sharing", more=True)
 def sender_killed(context: CaseContext) -> None:
-    """On a device whose memory is the host's, the sender of a tensor is killed. The receiver still has the tensor, and no file
-    in shared memory is left when it ends, by every sharing strategy of torch.multiprocessing."""
+    """The sender of a tensor is killed, on a device whose memory is host memory. The receiver can still read the
+    tensor, and when it ends, no file in shared memory is left. This is tried with each sharing strategy of
+    torch.multiprocessing."""
     _must_be_host_memory(context)
     for strategy in sorted(torch.multiprocessing.get_all_sharing_strategies()):
         with socket_folder() as folder:
@@ -585,8 +633,8 @@ def _freed_as_files(context: CaseContext, folder: str) -> None:
 
 @cases("distributed.sharing", more=True)
 def as_files(context: CaseContext) -> None:
-    """On a device whose memory is the host's, tensors are shared as files, by the strategy file_system. They arrive as they were
-    sent, and the files are gone when the last process lets go."""
+    """Tensors are shared with the strategy file_system, on a device whose memory is host memory. They arrive unchanged,
+    and the files are deleted when the last process frees its tensors."""
     _must_be_host_memory(context)
     with socket_folder() as folder:
         context.children(_freed_as_files, folder, ranks=2)

@@ -1,4 +1,5 @@
-"""Cases about sizes: empty and 0-d tensors, uneven splits, small and large tensors, and ranks that do not agree."""
+"""Cases about sizes: empty and 0-d tensors, uneven splits, small and large tensors, and ranks that pass different sizes
+or dtypes."""
 
 from __future__ import annotations
 
@@ -30,7 +31,7 @@ SPLITS: dict[str, Splits] = {
 
 
 def _rows(sender: int, receiver: int, rows: int) -> Tensor:
-    """Returns the rows that a rank sends to another. Each row is different."""
+    """Returns the rows that rank ``sender`` sends to rank ``receiver``. All rows are different."""
     values = torch.arange(3.0 * rows).reshape(rows, 3)
     return values + 100 * sender + 1000 * receiver
 
@@ -44,7 +45,7 @@ def _splits(context: CaseContext, name: str) -> None:
     wanted = [_rows(other, index, taken[other]) for other in range(count)]
     given, target = ranks.put(torch.cat(parts)), ranks.put(torch.full((sum(taken), 3), -1.0))
     at = f"splits {sent}"
-    text = "all_to_all_single with given splits was refused"
+    text = "all_to_all_single refused valid split sizes"
     ranks.must_accept(lambda: dist.all_to_all_single(target, given, taken, sent), text, at)
     context.equal(target, torch.cat(wanted), "all_to_all_single gave wrong rows", at)
     targets = [ranks.put(torch.full((rows, 3), -1.0)) for rows in taken]
@@ -63,21 +64,28 @@ def _splits(context: CaseContext, name: str) -> None:
     more=True,
 )
 def splits(context: CaseContext, name: str, count: int = 2) -> None:
-    """Ranks exchange even, uneven and empty numbers of rows with all_to_all_single and with all_to_all. Each rank receives
-    the rows that the others sent to it."""
+    """Ranks exchange even, uneven and empty numbers of rows with all_to_all_single and with all_to_all. Each rank
+    receives the rows that the other ranks sent to it."""
     context.pooled(_splits, name, ranks=count)
 
 
 def _check_uneven(
     ranks: Ranks, name: str, call: Callable[[], object], pairs: Sequence[tuple[Tensor, Tensor]]
 ) -> None:
-    """Makes a call in which each rank has another size, and checks the results unless it was refused."""
+    """Makes a call in which the tensors of each rank have another size. If the call is not refused, checks the results:
+    ``pairs`` has each result with the right one."""
     refused = ranks.attempt(call)
     if refused:
-        ranks.context.check(True, "sizes that differ are neither refused nor right")
-        ranks.context.note(f"{name} of sizes that differ: {refused}")
+        ranks.context.check(
+            True,
+            (
+                "a collective of tensors with different sizes was neither "
+                "refused nor gave the right values"
+            ),
+        )
+        ranks.context.note(f"{name} of tensors with different sizes is refused: {refused}")
     for found, want in pairs if not refused else ():
-        text = "a collective of sizes that differ gave wrong values"
+        text = "a collective of tensors with different sizes gave wrong values"
         ranks.context.equal(found, want, text, name)
 
 
@@ -120,7 +128,7 @@ def _empty(context: CaseContext) -> None:
     values = ranks.put(torch.tensor([1.0 + ranks.index]))
     dist.all_reduce(values)
     want = torch.tensor([float(sum(range(1, count + 1)))])
-    context.equal(values, want, "a sum after collectives of empty tensors is wrong")
+    context.equal(values, want, "all_reduce gave a wrong sum after collectives of empty tensors")
 
 
 def _small(context: CaseContext) -> None:
@@ -129,11 +137,13 @@ def _small(context: CaseContext) -> None:
     scalar = ranks.put(torch.tensor(1.0 + ranks.index))
     dist.all_reduce(scalar)
     total = float(sum(range(1, count + 1)))
-    context.equal(scalar, torch.tensor(total), "the sum of 0-d tensors is wrong")
+    context.equal(scalar, torch.tensor(total), "all_reduce of 0-d tensors gave a wrong sum")
     target = ranks.put(torch.zeros(count))
     gather = named("all_gather_single", "all_gather_into_tensor")
     if not ranks.attempt(lambda: gather(target, scalar)):
-        context.equal(target, torch.full((count,), total), "gathered 0-d tensors are wrong")
+        context.equal(
+            target, torch.full((count,), total), ("all_gather of 0-d tensors gave wrong values")
+        )
     for name in ("SUM", "AVG"):
         operation = getattr(dist.ReduceOp, name)
         for size in (*range(1, 36), 63, 64, 65):
@@ -189,7 +199,10 @@ def _messages(context: CaseContext) -> None:
     for found, size in zip(targets, sizes):
         want = torch.full((size,), 10.0 * source + size)
         context.equal(
-            found, want, "messages between two ranks arrived in another order", f"{size} elements"
+            found,
+            want,
+            "messages from one rank to another arrived in another order than they were sent",
+            f"{size} elements",
         )
 
 
@@ -216,8 +229,9 @@ def _messages(context: CaseContext) -> None:
     more=True,
 )
 def sizes(context: CaseContext, function: str, count: int = 2) -> None:
-    """Collectives of empty, 0-d, small and large tensors give the right values. Lists of tensors with other sizes on each
-    rank give the right values or are refused. Messages arrive in the order in which they were sent."""
+    """Collectives of empty, 0-d, small and large tensors give the right values. If each rank passes a list of tensors
+    with other sizes, the values are right or the call is refused. Messages arrive in the order in which they were
+    sent."""
     context.pooled(globals()[function], ranks=count)
 
 
@@ -258,7 +272,7 @@ def _disagrees(context: CaseContext, name: str, what: str) -> None:
     found = "" if said else context.from_device(values).tolist()
     ranks.exchange()
     ranks.leave()
-    text = f"a collective whose ranks give another {what} raised no exception"
+    text = f"a collective whose ranks pass tensors of another {what} raised no exception"
     context.check(said, text, expected="an exception", found=found, kind=Kind.NOT_RAISED, at=name)
 
 
@@ -279,6 +293,6 @@ def _disagrees(context: CaseContext, name: str, what: str) -> None:
     more=True,
 )
 def disagree(context: CaseContext, name: str, what: str) -> None:
-    """Rank 0 calls a collective with another dtype or another size than the other ranks. The call raises on all ranks
-    within the time limit, and no process ends."""
+    """Rank 0 calls a collective with another dtype or another size than the other ranks do. The call raises on all
+    ranks within the time limit, and no process ends."""
     context.children(_disagrees, name, what, ranks=2, seconds=LIMIT)

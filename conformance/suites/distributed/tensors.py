@@ -1,4 +1,5 @@
-"""Cases about distributed tensors: every redistribution, ops on shards, and functional collectives."""
+"""Cases about distributed tensors (DTensor): every redistribution, ops on sharded tensors, and functional
+collectives."""
 
 from __future__ import annotations
 
@@ -28,7 +29,7 @@ VIEWS = ("contiguous", "transposed", "stepped", "offset")
 
 
 def mesh_of(ranks: Ranks) -> Any:
-    """Returns a mesh of all ranks in one dimension."""
+    """Returns a one-dimensional device mesh of all ranks."""
     from torch.distributed.device_mesh import init_device_mesh
 
     return init_device_mesh(ranks.context.kind, (ranks.count,))
@@ -46,7 +47,8 @@ def placement(name: str) -> Any:
 
 
 def part_of(ranks: Ranks, whole: Tensor, name: str) -> Tensor:
-    """Returns what this rank holds of a tensor: its chunk, or all of it."""
+    """Returns the part of a tensor that this rank stores: its chunk if the placement ``name`` is a shard, otherwise the
+    whole tensor."""
     if not name.startswith("shard"):
         return whole
     dim = int(name[-1])
@@ -59,8 +61,8 @@ def lay(ranks: Ranks, values: Tensor, view: str) -> Tensor:
 
 
 def _source(ranks: Ranks, values: Tensor, name: str, view: str) -> Any:
-    """Returns a distributed tensor of these values, of which each rank's part is in a view. Of a partial tensor, rank r
-    holds r + 1 shares."""
+    """Returns a distributed tensor with the given values and the placement ``name``; the local part of each rank is a
+    view. If the placement is partial, rank r contributes r + 1 times the values."""
     from torch.distributed.tensor import DTensor
 
     mine = part_of(ranks, values, name)
@@ -84,11 +86,11 @@ def _redistributes(context: CaseContext, source: str, target: str) -> None:
             made = _source(ranks, values, source, view)
             moved = made.redistribute(placements=[placement(target)])
             local, expected = moved.to_local(), part_of(ranks, want, target)
-            text = "a rank has the wrong part after a redistribution"
+            text = "the local part of a rank is wrong after a redistribution"
             context.equal(local, expected, text, at)
             text = "a redistributed tensor has wrong values"
             context.equal(moved.full_tensor(), want, text, at)
-            text = "a distributed tensor has the wrong shape or strides"
+            text = "a redistributed tensor has a wrong shape or wrong strides"
             found = tuple(moved.shape), tuple(moved.stride())
             context.same(found, (shape, values.stride()), text, Kind.STRIDES, at)
 
@@ -110,8 +112,8 @@ PAIRS = {
     more=True,
 )
 def redistributes(context: CaseContext, source: str, target: str, count: int = 2) -> None:
-    """Tensors of even and uneven sizes, whose parts are views, are redistributed from one placement to another. Each rank
-    then has its part of the same values, and shape and strides are those of the whole tensor."""
+    """Tensors whose local parts are views, of even and uneven sizes, are redistributed from one placement to another.
+    Each rank then has its part of the same values, and the shape and strides are those of the whole tensor."""
     context.pooled(_redistributes, source, target, ranks=count)
 
 
@@ -132,17 +134,17 @@ def _operates(context: CaseContext) -> None:
         right = distribute_tensor(ranks.put(b), mesh, [second]).requires_grad_()
         product: Any = left @ right
         at = f"{first} @ {second}"
-        text = "a product of distributed tensors differs from that of one process"
+        text = "a product of distributed tensors differs from the product in one process"
         context.assert_close(product.full_tensor(), a @ b, text, at, rtol=RTOL, atol=ATOL)
         product.sin().sum().backward()
-        text = "a gradient of distributed tensors differs from that of one process"
+        text = "a gradient of a product of distributed tensors differs from that in one process"
         for found, want in ((left, x), (right, y)):
             assert want.grad is not None
             gradient: Any = found.grad
             context.assert_close(gradient.full_tensor(), want.grad, text, at, rtol=RTOL, atol=ATOL)
     for name, call in _REDUCTIONS.items():
         sharded: Any = call(distribute_tensor(ranks.put(a), mesh, [Shard(0)]))
-        text = "a reduction of a distributed tensor differs from that of one process"
+        text = "a reduction of a distributed tensor differs from the reduction in one process"
         context.assert_close(sharded.full_tensor(), call(a), text, name, rtol=RTOL, atol=ATOL)
 
 
@@ -189,8 +191,8 @@ def _maps_locally(context: CaseContext) -> None:
     more=True,
 )
 def operates(context: CaseContext, function: str, count: int = 2) -> None:
-    """Products, reductions and their gradients of distributed tensors, and functions of their local parts, equal those of
-    whole tensors in one process."""
+    """Products, reductions and their gradients, computed with distributed tensors, equal those of whole tensors in one
+    process. So do functions of the local parts."""
     context.pooled(globals()[function], ranks=count)
 
 
@@ -203,7 +205,8 @@ def _wait(value: Tensor) -> Tensor:
 
 
 def _functional(ranks: Ranks) -> dict[str, tuple[Callable[[Tensor], Tensor], bool]]:
-    """Returns the functional collectives by name, and whether each takes the parts for all ranks."""
+    """Returns the functional collectives by name, each with a flag that is True if its input has a part for each
+    rank."""
     world: Any = dist.group.WORLD
     return {
         "all_reduce": (lambda x: functional.all_reduce(x, "sum", world), False),
@@ -216,7 +219,7 @@ def _functional(ranks: Ranks) -> dict[str, tuple[Callable[[Tensor], Tensor], boo
 
 
 def _expected(ranks: Ranks, name: str, given: list[Tensor]) -> Tensor:
-    """Returns what this rank must receive if rank r gives ``given[r]``."""
+    """Returns the tensor that this rank must receive if rank r passes ``given[r]``."""
     if name == "all_reduce":
         return torch.stack(given).sum(0)
     if name == "broadcast":
@@ -264,8 +267,8 @@ def _awaited(call: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
     more=True,
 )
 def functional_views(context: CaseContext, view: str, compiled: bool, count: int = 2) -> None:
-    """Functional collectives receive views, also in compiled code. All ranks receive the right values, and the inputs do
-    not change."""
+    """The inputs of functional collectives are views, also in compiled code. All ranks receive the right values, and
+    the inputs do not change."""
     context.pooled(_functional_views, view, compiled, ranks=count)
 
 
@@ -305,6 +308,6 @@ def _exchanges_gradients(context: CaseContext, compiled: bool) -> None:
 @cases("distributed.sharded", over={"all_to_all_autograd": (False,)}, ranks=2)
 @cases("distributed.sharded", over={"all_to_all_autograd_compiled": (True,)}, ranks=2, more=True)
 def exchanges_gradients(context: CaseContext, compiled: bool) -> None:
-    """Rows are exchanged by all_to_all_single_autograd with uneven splits, in compiled code with dynamic sizes. Values and
-    gradients reach the right ranks."""
+    """all_to_all_single_autograd exchanges rows with uneven splits, also in compiled code with dynamic sizes. Each rank
+    receives the right values and gradients."""
     context.pooled(_exchanges_gradients, compiled, ranks=2)

@@ -1,4 +1,4 @@
-"""Networks for the cases of distributed training, and the training in one process with which they are compared."""
+"""Networks for the cases of distributed training, and the training in one process that gives the expected result."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ STEPS = 3
 
 
 class Perceptron(nn.Module):
-    """Two layers, and a branch that some calls leave out."""
+    """Two layers, a branch that some calls skip, and a layer that is never used."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -35,7 +35,7 @@ class Perceptron(nn.Module):
 
 
 class Complete(Perceptron):
-    """The same layers without one that is never used."""
+    """The network ``Perceptron`` without the layer that is never used."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -43,7 +43,7 @@ class Complete(Perceptron):
 
 
 class Transposed(nn.Module):
-    """Layers whose weights are stored column by column."""
+    """Layers whose weights are stored in column-major order."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -71,7 +71,7 @@ class Convolutions(nn.Module):
 
 
 class WithBuffers(nn.Module):
-    """A layer, and a buffer that every call changes."""
+    """A layer, and a buffer that every call of forward changes."""
 
     calls: Tensor
 
@@ -88,7 +88,7 @@ class WithBuffers(nn.Module):
 
 
 class Mixed(nn.Module):
-    """Layers of two dtypes."""
+    """A network with layers of two dtypes."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -107,8 +107,8 @@ NETWORKS: dict[str, Callable[[], nn.Module]] = {
 
 @dataclass(frozen=True)
 class Plan:
-    """A training to be compared with that in one process: the network, how many batches make a step, and whether a batch
-    of a rank takes the network's branch."""
+    """What is trained, both on several ranks and in one process: the name of the network, the number of batches per
+    step, and a function that says whether a batch of a rank uses the network's branch."""
 
     network: str = "Complete"
     batches: int = 1
@@ -118,7 +118,7 @@ class Plan:
 
 
 def network(name: str, ranks: Ranks) -> nn.Module:
-    """Returns a network with the same parameters on every rank, on the device of the rank."""
+    """Returns a network on the device of the rank. Its parameters are the same on every rank."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(7)
         made = NETWORKS[name]()
@@ -128,7 +128,8 @@ def network(name: str, ranks: Ranks) -> nn.Module:
 
 
 def batch(ranks: Ranks, rank: int, step: int, number: int, columns: int = 6) -> Tensor:
-    """Returns the input of a rank for one batch of a step. The ranks' batches have the same size."""
+    """Returns the input of rank ``rank`` for batch ``number`` of a step. The batches of all ranks have the same
+    size."""
     generator = torch.Generator().manual_seed(1000 * step + 100 * number + rank)
     return ranks.put(torch.randn(4, columns, generator=generator))
 
@@ -138,7 +139,7 @@ def columns(plan: Plan) -> int:
 
 
 def loss(out: Tensor) -> Tensor:
-    """Returns a loss in which every output has another weight."""
+    """Returns a loss in which each output has a different weight."""
     weights = torch.linspace(1.0, 2.0, out.shape[-1], device=out.device)
     return ((out * weights).sin() * weights).mean()
 
@@ -148,7 +149,8 @@ def optimiser(parameters: Any) -> torch.optim.Optimizer:
 
 
 def in_one_process(ranks: Ranks, plan: Plan) -> Iterator[nn.Module]:
-    """Trains a network on the batches of all ranks, and yields it after each backward pass of a step."""
+    """Trains a network in one process on the batches of all ranks. Yields the network after the backward pass of each
+    step, and once more after the last step."""
     made = network(plan.network, ranks)
     steps = optimiser(made.parameters())
     for step in range(STEPS):

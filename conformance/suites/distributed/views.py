@@ -1,4 +1,4 @@
-"""Views as operands of collectives: tensors in a layout, with known bytes around them."""
+"""Creates the operands of collectives: tensors in a given layout, with known bytes around them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SHAPE: Final = (4, 3, 2, 5)
 
 @dataclass(frozen=True, slots=True)
 class Operand:
-    """A tensor on the device in a view, and what it was given."""
+    """A tensor on the device in one of the views, with known bytes around it."""
 
     guarded: GuardedTensor
     conjugate: bool
@@ -41,13 +41,14 @@ class Operand:
         return view.conj() if self.conjugate else view
 
     def read(self) -> torch.Tensor:
-        """Returns the present values on the CPU."""
+        """Returns a CPU copy of the current values."""
         values = self.guarded.read()
         return values.conj().resolve_conj() if self.conjugate else values
 
 
 def put(ranks: Ranks, values: torch.Tensor, view: str) -> Operand:
-    """Lays out the values on the device of the rank. A conjugate view has the conjugate values in memory."""
+    """Copies the values to the device of the rank, in the given view. For a conjugate view, the memory has the
+    conjugates of the values."""
     conjugate = view == "conjugate"
     given = values.conj().resolve_conj() if conjugate else values
     layout = LAYOUTS[view] if ranks.context.opened.takes(LAYOUTS[view]) else DENSE
@@ -57,14 +58,13 @@ def put(ranks: Ranks, values: torch.Tensor, view: str) -> Operand:
 
 
 def shown(values: torch.Tensor, view: str) -> torch.Tensor:
-    """Returns the values that a view of these values shows: an expanded one repeats the first ones."""
+    """Returns the values that the tensor has in a view of ``values``: an expanded view repeats the first slice."""
     return values[:1].expand_as(values) if view == "expanded" else values
 
 
 def numbers(rank: int, *, part: int = 0, view: str = DENSE, rows: int = 1) -> torch.Tensor:
-    """Returns the values of one operand of a rank, which are different for each rank, part and place. With ``rows``, the
-    first dimension is as many times longer. They are integers, so that sums are exact, and complex for a conjugate view.
-    """
+    """Returns the values of one operand of a rank, which differ for each rank, part and element. The first dimension is
+    ``rows`` times as long. The values are integers, so that sums are exact; they are complex for a conjugate view."""
     shape = (SHAPE[0] * rows, *SHAPE[1:])
     count = torch.Size(shape).numel()
     values = torch.arange(float(count)).reshape(shape) + 1000.0 * rank + 10000.0 * part + 1
@@ -72,25 +72,26 @@ def numbers(rank: int, *, part: int = 0, view: str = DENSE, rows: int = 1) -> to
 
 
 def blank(view: str = DENSE, rows: int = 1) -> torch.Tensor:
-    """Returns the values that a target holds before the call."""
+    """Returns the values that an output has before the call."""
     return torch.full_like(numbers(0, view=view, rows=rows), -1.0)
 
 
 def check_result(ranks: Ranks, operand: Operand, want: torch.Tensor | None, at: str) -> None:
-    """Checks the values of a target, unless ``want`` is None, and that the bytes around the target did not change."""
+    """Checks that the bytes around an output did not change and, unless ``want`` is None, that the output has the
+    values ``want``."""
     context = ranks.context
     if want is not None:
         context.equal(operand.read(), want, "a collective gave wrong values", at)
     kept = operand.guarded.outside_intact()
-    text = "a collective wrote outside of its target"
+    text = "a collective wrote to memory outside of its output"
     context.check(
         kept, text, found="" if kept else operand.guarded.damage(), kind=Kind.BYTES, at=at
     )
 
 
 def check_input(ranks: Ranks, operand: Operand, at: str) -> None:
-    """Checks that no byte of an input, or around it, changed."""
+    """Checks that neither the bytes of an input nor the bytes around it changed."""
     kept = operand.guarded.intact()
-    text = "a collective changed its input or the bytes around it"
+    text = "a collective changed its input, or the bytes around its input"
     found = "" if kept else operand.guarded.damage()
     ranks.context.check(kept, text, found=found, kind=Kind.BYTES, at=at)

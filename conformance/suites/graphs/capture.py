@@ -246,7 +246,11 @@ def default_stream(context: CaseContext) -> None:
 def error_of_the_program(context: CaseContext) -> None:
     """The user's code raises an exception inside a capture. The exception reaches the caller, directly or in
     the chain of another exception, and the stream can capture again afterwards."""
-    x, stream, ours = there(context, counting(4)), context.stream(), KeyError("raised by this case")
+    x, stream, ours = (
+        there(context, counting(4)),
+        context.stream(),
+        KeyError("an exception that this case raises itself"),
+    )
 
     def work() -> None:
         x.add_(1)

@@ -209,7 +209,7 @@ def memory_comes_back_after_an_error(context: CaseContext) -> None:
 
     def work() -> None:
         made.append(x.expand(SIZE) + 1)
-        raise RuntimeError("raised by this case")
+        raise RuntimeError("an exception that this case raises itself")
 
     broken(stream, new_graph(context), work)
     made.clear()

@@ -45,8 +45,8 @@ def _answers(t: Traits) -> bool:
 
 
 def _can_tell(t: Traits) -> bool:
-    """Return True if a stale result can be told from the right one. A recorded call has only one sample, and the result of
-    a view, for example, equals an operand."""
+    """Return True if a stale result would differ from the right one. A recorded call has only one sample, and its right
+    result may equal a stale one: the result of a view, for example, equals an operand."""
     if not _answers(t) or t.sole_sample is None:
         return _answers(t)
     return not stale_results.impostors(t, DEFAULT_TOLERANCES, t.sole_sample)

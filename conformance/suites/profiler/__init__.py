@@ -1,4 +1,4 @@
-"""The profiler suite: cases that check what a profile lists against what a program did."""
+"""The profiler suite: cases that compare the events of a profile with what the program did."""
 
 from conformance.checks.cases.cases import Suite, collect_cases
 from conformance.suites.profiler import executions, host_events, memory_events, sessions, traces

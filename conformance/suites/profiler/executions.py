@@ -1,4 +1,4 @@
-"""Cases about what a profile lists on the device: kernels and copies, with their op, index, stream and times."""
+"""Cases about the kernels and copies that a profile lists on the device, with their op, index, stream and times."""
 
 from __future__ import annotations
 
@@ -44,15 +44,19 @@ CALLS = 1000
 
 
 def warmed(context: CaseContext, function: Callable[..., Any], *arguments: Any) -> None:
-    """Calls a function once, because the first call may do more than queue its work, and waits for the work."""
+    """Calls a function once and waits for its work. The first call of an op may do more than queue its work, for
+    example load kernels, so it is made outside of the profile."""
     function(*arguments)
     context.settle()
 
 
 def busy(context: CaseContext, milliseconds: float) -> None:
-    """Keeps the current stream busy. Raises NotDeclared if the descriptor has no ``busy``."""
+    """Queues work that keeps the current stream busy for this number of milliseconds. Raises NotDeclared if the
+    descriptor has no ``busy``."""
     if context.descriptor.busy is None:
-        raise NotDeclared("the descriptor declares no `busy`, so no work has a known duration")
+        raise NotDeclared(
+            "the descriptor declares no `busy`, so there is no work with a known duration"
+        )
     context.descriptor.busy(milliseconds)
 
 
@@ -119,8 +123,8 @@ def _item(context: CaseContext, x: torch.Tensor) -> None:
     },
 )
 def lists(context: CaseContext, call: str) -> None:
-    """In each of two profiles, a call is listed with a kernel or a copy on the device. The kernel has the index of the call's tensors, does not begin
-    before the call, and ends before the host has waited for it."""
+    """In each of two profiles, a kernel or copy on the device is listed for a call. It has the index of the call's
+    tensors, does not begin before the call, and ends before the host has finished waiting for it."""
     function: Callable[..., Any] = globals()[call]
     x = ones(context, 32, 32)
     warmed(context, function, context, x)
@@ -137,18 +141,18 @@ def lists(context: CaseContext, call: str) -> None:
 def judge(
     context: CaseContext, execution: Execution, window: HostEvent, begins: int, index: int = 0
 ) -> None:
-    """Checks the index, the duration and the times of an execution whose launch began at a given time, in a region that
-    waits for it."""
+    """Checks the index, duration and times of a kernel or copy. ``begins`` is the time before which it cannot have
+    begun, and ``window`` is a region in which the host waited for its end."""
     at = execution.name
     context.check(at, "a kernel or copy has no name")
-    text = "a kernel or copy is listed on another index than it ran on"
+    text = "a kernel or copy is listed on another index than the one it ran on"
     context.same(execution.index, index, text, Kind.DEVICE, at=at)
-    text = "a kernel or copy has no positive duration"
+    text = "the duration of a kernel or copy is not positive"
     context.check(execution.took > 0, text, expected="more than 0 ns", found=execution.took, at=at)
     early, late = begins - execution.begin, execution.end - window.end
     text = "a kernel or copy began before the op that launched it"
     context.check(early <= CLOCKS, text, found=f"{early} ns before", kind=Kind.ORDER, at=at)
-    text = "a kernel or copy ended after the host had waited for its end"
+    text = "a kernel or copy ended after the host had finished waiting for it"
     context.check(late <= CLOCKS, text, found=f"{late} ns after", kind=Kind.ORDER, at=at)
 
 
@@ -169,8 +173,8 @@ def program(x: torch.Tensor) -> None:
 
 @cases("profiler.activity", **ASYNCHRONOUS)
 def of_the_op_that_launched_it(context: CaseContext) -> None:
-    """Each op of a program has kernels of its own. The kernels of one stream run in the order of the ops to which the profile
-    links them. So they do in a second profile."""
+    """In each of two profiles, every op of a program has its own kernels, and the kernels of a stream run in the order
+    of the ops that the profile links them to."""
     x = ones(context, 32, 32)
     warmed(context, program, x)
     for _ in range(2):
@@ -184,13 +188,17 @@ def _judge_program(context: CaseContext, x: torch.Tensor) -> None:
         context.settle()
     ops = seen.ops_inside(seen.named("program"))
     called = [f"aten::{name}" for name in PROGRAM]
-    context.same([op.name for op in ops], called, "the ops of a program are not listed")
+    context.same(
+        [op.name for op in ops],
+        called,
+        ("the ops listed for a program differ from those that it called"),
+    )
     order = [op for op in ops for _ in seen.launched(op)]
     by_begin = sorted(
         ((execution, op) for op in ops for execution in seen.of(op)),
         key=lambda pair: pair[0].begin,
     )
-    text = "the kernels of a stream did not run in the order of the ops to which they are linked"
+    text = "the kernels of a stream did not run in the order of the ops that they are linked to"
     found = [op.name for _, op in by_begin]
     context.same(found, [op.name for op in order], text, Kind.ORDER)
 
@@ -201,7 +209,7 @@ def _judge_program(context: CaseContext, x: torch.Tensor) -> None:
     **ASYNCHRONOUS,
 )
 def of_many_calls(context: CaseContext, call: str) -> None:
-    """One op is called many times. Each call has one kernel or copy of its own, as many as every other call, and none is
+    """One op is called many times. All calls have the same number of kernels or copies, at least one, and none is
     listed twice."""
     function: Callable[..., Any] = globals()[call]
     x = ones(context, 64)
@@ -213,13 +221,13 @@ def of_many_calls(context: CaseContext, call: str) -> None:
         context.settle()
     ops = ("aten::mul_", "aten::copy_")  # not the fill of what is copied
     calls = [op for op in seen.ops_inside(seen.named("calls")) if op.name in ops]
-    context.same(len(calls), MANY, "the calls of an op are not all listed", Kind.COUNT)
+    context.same(len(calls), MANY, "a profile does not list all calls of an op", Kind.COUNT)
     of_call = _executions_of(seen, calls)
     counts = {len(found) for found in of_call.values()}
-    text = "the calls of an op do not have the same number of kernels"
+    text = "not all calls of an op have the same number of kernels, at least one"
     context.check(len(counts) == 1 and 0 not in counts, text, found=counts, kind=Kind.COUNT)
     listed = [execution for found in of_call.values() for execution in found]
-    text = "a kernel has no positive duration"
+    text = "the duration of a kernel is not positive"
     context.same([e for e in listed if e.took <= 0][:1], [], text)
     text = "two kernels of one stream overlap"
     context.same(overlapping(listed)[:1], [], text, Kind.ORDER)
@@ -232,7 +240,8 @@ def of_many_calls(context: CaseContext, call: str) -> None:
 
 
 def _executions_of(seen: Recording, calls: list[HostEvent]) -> dict[int, list[Execution]]:
-    """Returns the executions of many calls, which follow one another, and of the ops inside of them, by the id of the call."""
+    """Returns the kernels and copies of many consecutive calls and of the ops inside of these calls, by the id of the
+    call."""
     call_of: dict[int, int] = {}
     left = iter(calls)
     current = next(left, None)
@@ -253,8 +262,8 @@ def _executions_of(seen: Recording, calls: list[HostEvent]) -> dict[int, list[Ex
 
 @cases("profiler.activity", **ASYNCHRONOUS)
 def streams_are_told_apart(context: CaseContext) -> None:
-    """Kernels and copies of one stream are listed on one stream, and those of different streams on different ones: the default
-    stream, two others and one with a priority, each used twice, in two profiles."""
+    """Kernels and copies of one stream are listed on one stream, and those of different streams on different streams.
+    The streams are the default stream, two others and one with a priority; each is used twice, in two profiles."""
     streams = [context.current_stream(), *two(context)]
     if context.has("stream_priority"):
         streams.append(special(context, "priority"))
@@ -275,16 +284,16 @@ def _judge_streams(context: CaseContext, streams: list[Any], x: torch.Tensor) ->
     listed = [
         {each.stream for label in of for each in seen.launched(seen.named(label))} for of in labels
     ]
-    text = "kernels of one stream are listed on several streams"
+    text = "kernels that ran on one stream are listed on several streams"
     context.same([len(each) for each in listed], [1] * len(streams), text, Kind.COUNT)
-    text = "kernels of different streams are listed on one stream"
+    text = "kernels that ran on different streams are listed on one stream"
     context.same(len(set.union(*listed)), len(streams), text, Kind.COUNT)
 
 
 @cases("profiler.activity", **ASYNCHRONOUS)
 def held_streams(context: CaseContext) -> None:
-    """While one stream is held, a kernel on another stream runs. In the profile, the kernel of the held stream was launched
-    first, and begins last."""
+    """While one stream is held, a kernel runs on another stream. In the profile, the kernel of the held stream is
+    launched first and begins last."""
     held, free = two(context)
     x, y = ones(context, 64), ones(context, 64)
     warmed(context, x.add, 1)
@@ -297,16 +306,19 @@ def held_streams(context: CaseContext) -> None:
             free.synchronize()
         context.settle()
     (blocked, *_), (ran, *_) = (seen.launched(seen.named(name)) for name in ("held", "free"))
-    text = "a kernel on a free stream is listed after one that was held up until it had finished"
+    text = (
+        "a kernel of a held stream is listed as beginning before a kernel of another "
+        "stream ended, although it ran later"
+    )
     context.check(ran.end <= blocked.begin + CLOCKS, text, kind=Kind.ORDER)
-    text = "two kernels of different streams are listed on one stream"
+    text = "kernels of two different streams are listed on one stream"
     context.check(ran.stream != blocked.stream, text)
 
 
 @cases("profiler.activity", **TWO)
 def on_its_index(context: CaseContext) -> None:
-    """Kernels and copies to the host of two device indices, launched in turn, are each listed on their own index, in two
-    profiles."""
+    """Kernels, and copies to the host, are launched alternately on two device indices. In two profiles, each is listed
+    on its own index."""
     tensors = [ones(context, 64, index=index) for index in (0, 1)]
     for _ in range(2):
         _judge_indices(context, tensors)
@@ -329,14 +341,14 @@ def _judge_indices(context: CaseContext, tensors: list[torch.Tensor]) -> None:
 
 @cases("profiler.activity", **TWO)
 def between_indices(context: CaseContext) -> None:
-    """A copy from one device index to another is listed on one of them, under the op that made it."""
+    """A copy from one device index to another is listed on one of the two, and linked to the op that made it."""
     x, y = ones(context, 64, index=0), ones(context, 64, index=1)
     warmed(context, y.copy_, x)
     with Recording(context) as seen:
         labelled("copy", y.copy_, x)
         context.settle()
     found = {each.index for each in seen.launched(seen.named("copy"))}
-    text = "a copy between two indices is listed on another index"
+    text = "a copy between two indices is listed on a third index"
     context.check(found <= {0, 1}, text, expected={0, 1}, found=found, kind=Kind.DEVICE)
 
 
@@ -345,7 +357,7 @@ def between_indices(context: CaseContext) -> None:
 
 @cases("profiler.activity", **ASYNCHRONOUS)
 def do_not_overlap(context: CaseContext) -> None:
-    """Kernels and copies are queued on a stream while it is held, and then run one right after another. They do not overlap."""
+    """Kernels and copies that are queued on a held stream do not overlap when they run."""
     (stream, _), x, y = two(context), ones(context, 2**16), ones(context, 2**16)
     warmed(context, y.copy_, x.add_(1))
     with Recording(context) as seen:
@@ -355,10 +367,10 @@ def do_not_overlap(context: CaseContext) -> None:
                 y.copy_(x)
         context.settle()
     found, calls = seen.launched(seen.named("queued")), seen.ops_inside(seen.named("queued"))
-    context.same(len(calls), 80, "the ops of a region are not all listed", Kind.COUNT)
+    context.same(len(calls), 80, "a profile does not list all ops of a region", Kind.COUNT)
     for number, call in enumerate(calls):
         seen.launched(call, at=f"call {number}")
-    text = "kernels of one stream are listed on several streams"
+    text = "kernels that ran on one stream are listed on several streams"
     context.same(len({each.stream for each in found}), 1, text, Kind.COUNT)
     text = "two kernels of one stream overlap"
     context.same(overlapping(found)[:1], [], text, Kind.ORDER)
@@ -366,8 +378,8 @@ def do_not_overlap(context: CaseContext) -> None:
 
 @cases("profiler.activity", **ASYNCHRONOUS)
 def duration(context: CaseContext) -> None:
-    """Work that keeps a stream busy for 20 ms is listed with a duration of at least 15 ms, and not with more than the time for
-    which the host waited."""
+    """Work that keeps a stream busy for 20 ms is listed with a duration of at least 15 ms, and of at most the time for
+    which the host waited for it."""
     x = ones(context, 64)
     busy(context, 0.1)
     context.settle()
@@ -380,12 +392,12 @@ def duration(context: CaseContext) -> None:
         waited = 1000 * (time.perf_counter() - began)
         labelled("after", x.add, 1)
         context.settle()
-    text = "work that no op launched is linked to an op before or after it"
+    text = "work that no op launched is linked to the op before or after it"
     for name in ("before", "after"):
         took = max(each.took for each in seen.launched(seen.named(name))) / 1e6
         context.check(took < LEAST, text, found=f"{took:.3f} ms", at=name)
     longest = max((each.took for each in seen.executions), default=0) / 1e6
-    text = "work of 20 ms is not listed with its duration"
+    text = "work of 20 ms is listed with a wrong duration"
     expected = f"between {LEAST:g} and {waited:.1f} ms"
     holds = LEAST <= longest <= waited + CLOCKS / 1e6
     context.check(holds, text, expected=expected, found=f"{longest:.3f} ms")
@@ -393,7 +405,8 @@ def duration(context: CaseContext) -> None:
 
 @cases("profiler.activity", **ASYNCHRONOUS)
 def order_of_busy_work(context: CaseContext) -> None:
-    """A kernel behind work of 20 ms on the same stream begins when that work has ended: at least 15 ms after its op."""
+    """A kernel that is queued behind work of 20 ms on the same stream begins after this work has ended, at least 15 ms
+    after the kernel's op."""
     x = ones(context, 64)
     warmed(context, x.add, 1)
     with Recording(context) as seen, record_function("window"):
@@ -403,7 +416,7 @@ def order_of_busy_work(context: CaseContext) -> None:
     window, region = seen.named("window"), seen.named("behind")
     first, *_ = seen.launched(region)
     judge(context, first, window, begins=int(window.begin + LEAST * 1e6))
-    text = "a kernel overlaps the work before it on its stream"
+    text = "a kernel overlaps the work before it on the same stream"
     mine = [each for each in seen.executions if each.stream == first.stream]
     context.same(overlapping(mine)[:1], [], text, Kind.ORDER)
 
@@ -413,8 +426,8 @@ def order_of_busy_work(context: CaseContext) -> None:
 
 @cases("profiler.activity", **ASYNCHRONOUS)
 def region_covers_its_kernels(context: CaseContext) -> None:
-    """The time on the device of a region is the sum of its kernels. Where the profile lists the region on the device too, it
-    begins with its first kernel on a stream and ends with the last."""
+    """The device time of a region is the sum of the times of its kernels. If the profile also lists the region on the
+    device, the region begins with its first kernel on a stream and ends with its last one."""
     (stream, _), x = two(context), ones(context, 64, 64)
     warmed(context, program, x)
     with Recording(context) as seen:
@@ -427,7 +440,7 @@ def region_covers_its_kernels(context: CaseContext) -> None:
     found, later = (seen.launched(seen.named(name)) for name in ("region", "later"))
     [event] = [e for e in seen.profile.events() if (e.name, e.device_type) == ("region", _HOST)]
     total, listed = sum(each.took for each in found) / 1000, event.device_time_total
-    text = "the time on the device of a region is not that of its kernels"
+    text = "the device time of a region is not the sum of the times of its kernels"
     context.check(abs(total - listed) <= 1, text, expected=f"{total:.3f} us", found=f"{listed:.3f}")
     shown = [each for each in seen.regions if each.name == "region"]
     if not shown:
@@ -435,9 +448,11 @@ def region_covers_its_kernels(context: CaseContext) -> None:
     for each in shown:
         mine = [k for k in found if (k.index, k.stream) == (each.index, each.stream)]
         holds = mine and each.begin <= min(k.begin for k in mine) + 1000
-        text = "a region on the device does not cover its kernels"
+        text = "a region on the device does not cover all its kernels"
         context.check(holds and max(k.end for k in mine) <= each.end + 1000, text, kind=Kind.ORDER)
-        text = "a region on the device covers a kernel from after its end"
+        text = (
+            "a region on the device covers a kernel that was launched after the end of the region"
+        )
         context.check(each.end <= later[0].begin + 1000, text, kind=Kind.ORDER)
 
 
@@ -446,7 +461,7 @@ _HOST = torch.profiler.DeviceType.CPU
 
 @contextmanager
 def _switching_often() -> Iterator[None]:
-    """Makes Python's threads take turns within a few calls, and so inside of them."""
+    """Makes Python switch between threads every few calls, so that it also switches inside of a profiled region."""
     before = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     try:
@@ -457,11 +472,11 @@ def _switching_often() -> Iterator[None]:
 
 @cases("profiler.activity", **ASYNCHRONOUS)
 def threads_launch(context: CaseContext) -> None:
-    """Two threads launch kernels on streams of their own. In a profile of all threads, each kernel is linked to an op of its
-    thread."""
+    """Two threads launch kernels, each on its own stream. In a profile of all threads, each kernel is linked to an op
+    of the thread that launched it."""
     options = in_every_thread()
     if options["experimental_config"] is None:
-        raise NotDeclared(f"torch {torch.__version__} has no profile of all threads")
+        raise NotDeclared(f"torch {torch.__version__} cannot profile all threads")
     streams, tensors = two(context), [ones(context, 64), ones(context, 64)]
 
     def launch(place: int) -> None:
@@ -473,7 +488,7 @@ def threads_launch(context: CaseContext) -> None:
         context.together(lambda: launch(0), lambda: launch(1))
         context.settle()
     calls = [seen.ops_inside(seen.named(f"thread {place}")) for place in range(2)]
-    text = "the ops of a thread are not all listed"
+    text = "a profile does not list all ops of a thread"
     context.same([*map(len, calls)], [CALLS, CALLS], text, Kind.COUNT)
     streams_of: dict[int, set[int]] = {op.id: set() for called in calls for op in called}
     for execution in seen.executions:
@@ -482,13 +497,13 @@ def threads_launch(context: CaseContext) -> None:
     text = "the profile lists no kernel or copy for an op"
     context.same(len(without), 0, text, Kind.COUNT)
     listed = [set.union(*(streams_of[op.id] for op in called)) for called in calls]
-    text = "a kernel is linked to an op of another thread"
+    text = "a kernel is linked to an op of a thread that did not launch it"
     context.check([*map(len, listed)] == [1, 1] and listed[0] != listed[1], text, found=listed)
 
 
 @cases("profiler.activity", **ASYNCHRONOUS)
 def backward(context: CaseContext) -> None:
-    """Each node of backward has the kernels of its ops, on whichever thread it runs."""
+    """Each node of backward has the kernels of its ops, whichever thread the node runs on."""
     x = ones(context, 32, 32, requires_grad=True)
     x.mm(x).exp().sum().backward()
     context.settle()
@@ -504,7 +519,7 @@ def backward(context: CaseContext) -> None:
 
 @cases("profiler.activity", **ASYNCHRONOUS)
 def without_the_host(context: CaseContext) -> None:
-    """A profile of the device's activity alone lists kernels and no ops."""
+    """A profile with only the device's activity lists kernels and no ops."""
     x = ones(context, 64)
     warmed(context, x.add, 1)
     with Recording(context, activities={own_activity(context.kind)}) as seen:
@@ -512,15 +527,15 @@ def without_the_host(context: CaseContext) -> None:
             x.add(1)
         context.settle()
     found = len(seen.executions)
-    text = "a profile of the device alone does not list its kernels"
+    text = "a profile with only the device's activity does not list all kernels"
     context.check(found >= 3, text, expected="at least 3", found=found, kind=Kind.COUNT)
     ops = [event.name for event in seen.host if event.name.startswith("aten::")]
-    context.same(ops, [], "a profile of the device alone lists ops of the host")
+    context.same(ops, [], "a profile with only the device's activity lists ops of the host")
 
 
 @cases("profiler.activity", requires={"streams", "graphs"})
 def replayed_graph(context: CaseContext) -> None:
-    """The kernels of a graph that is replayed are listed, once for each replay."""
+    """The kernels of a captured graph are listed once for each replay."""
     x = ones(context, 64)
     warmed(context, x.add_, 1)
     with captured(context) as graph:
@@ -536,8 +551,12 @@ def replayed_graph(context: CaseContext) -> None:
                 graph.replay()
             context.settle()
         counts.append(len(seen.executions))
-    text = "the kernels of a replayed graph are not listed once for each replay"
+    text = "a profile does not list the kernels of a graph once for each replay"
     holds = counts[0] >= 3 and counts[1] == 3 * counts[0]
     context.check(
-        holds, text, expected="3 or more, and 3 times as many", found=counts, kind=Kind.COUNT
+        holds,
+        text,
+        expected=("at least 3 for one replay, and 3 times as many for three"),
+        found=counts,
+        kind=Kind.COUNT,
     )

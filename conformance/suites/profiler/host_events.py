@@ -1,4 +1,5 @@
-"""Cases about the host's side of a profile: nesting, shapes, sequence numbers, threads, exceptions."""
+"""Cases about the ops and regions that a profile lists on the host: nesting, shapes, sequence numbers, threads,
+exceptions."""
 
 from __future__ import annotations
 
@@ -28,7 +29,7 @@ cases = Cases(Kind.STATE)
 
 
 def ones(context: CaseContext, *shape: int, index: int = 0, **options: Any) -> torch.Tensor:
-    """Returns a tensor of ones on the device, after its work has finished."""
+    """Returns a tensor of ones on the device, after waiting for its work."""
     made = torch.ones(shape, device=context.named(index), **options)
     context.settle()
     return made
@@ -40,8 +41,8 @@ def names(events: list[HostEvent]) -> list[str]:
 
 @cases("profiler.activity")
 def nesting(context: CaseContext) -> None:
-    """Regions of record_function stand inside of one another as in the program. Each op stands inside of the region that
-    called it, and the ops of a region are listed in the order of their calls."""
+    """Regions of record_function are nested in the profile as in the program. Each op is listed inside of the region
+    that called it, and the ops of a region are listed in the order of their calls."""
     x, weight = ones(context, 4, 4), ones(context, 3, 4)
     with Recording(context) as seen:
         with record_function("outer"):
@@ -53,22 +54,22 @@ def nesting(context: CaseContext) -> None:
         context.settle()
     outer, first, second = map(seen.named, ("outer", "first", "second"))
     for inner in (first, second):
-        text = "a region is not listed inside of the region around it"
+        text = "a region is not listed inside of its outer region"
         context.check(outer.contains(inner), text, at=inner.name)
-    text = "a region is listed inside of a region that ended before"
+    text = "a region is listed inside of a region that had ended before it began"
     context.check(first.end <= second.begin, text)
     text = "the ops listed for a region differ from the ops that were called in it"
     context.same(names(seen.ops_inside(first)), ["aten::linear"], text, at="first")
     called = ["aten::add", "aten::relu", "aten::sum"]
     context.same(names(seen.ops_inside(second)), called, text, at="second")
-    text = "an op is listed inside of a region that ended before it"
+    text = "an op is listed inside of a region that had ended before it began"
     context.check(not outer.contains(seen.named("aten::neg")), text)
 
 
 @cases("profiler.activity")
 def tree(context: CaseContext) -> None:
-    """The events that ``events()`` returns form the tree of the program: ``cpu_parent`` of an op is the region or op that
-    called it, and no event is longer than its parent."""
+    """The events that ``events()`` returns form the call tree of the program: ``cpu_parent`` of an op is the region or
+    op that called it, and no event lasts longer than its parent."""
     x = ones(context, 4, 4)
     with Recording(context) as seen:
         with record_function("outer"), record_function("inner"):
@@ -76,11 +77,11 @@ def tree(context: CaseContext) -> None:
         context.settle()
     events = seen.host_functions
     found = {event.name: event for event in events}
-    text = "the parent of an event is not the region or op that called it"
+    text = "cpu_parent of an event is not the region or op that called it"
     for name, parent in (("outer", None), ("inner", "outer"), ("aten::matmul", "inner"), ("aten::mm", "aten::matmul")):  # fmt: skip
         above = found[name].cpu_parent if name in found else None
         context.same(above and above.name, parent, text, at=name)
-    text = "an event has another duration in events() than in the profile"
+    text = "the duration of an event in events() differs from the one in the profile"
     for name in ("outer", "inner", "aten::matmul", "aten::mm"):
         took = (seen.named(name).end - seen.named(name).begin) / 1000
         listed = found[name].time_range.elapsed_us()
@@ -91,13 +92,13 @@ def tree(context: CaseContext) -> None:
         if event.cpu_parent is not None
         and event.time_range.elapsed_us() > event.cpu_parent.time_range.elapsed_us()
     ]
-    context.same(longer, [], "an event is longer than the event around it")
+    context.same(longer, [], "an event lasts longer than its parent")
 
 
 @cases("profiler.activity")
 def averages(context: CaseContext) -> None:
-    """``key_averages()`` counts the calls of each op, region, kernel and copy, and adds up the times of the kernels of each op.
-    The table that it prints has a row for each."""
+    """``key_averages()`` counts the calls of each op, region, kernel and copy, and sums the times of the kernels of
+    each op. The table that it prints has a row for each of these names."""
     x = ones(context, 4)
     with Recording(context) as seen:
         for _ in range(2):
@@ -116,7 +117,7 @@ def averages(context: CaseContext) -> None:
     listed = Counter(names([*ops, *seen.all_named("region")]))
     listed.update(each.name for each in seen.executions)
     listed["region"] += len([each for each in seen.regions if each.name == "region"])
-    text = "key_averages() counts the calls of an op, region, kernel or copy wrongly"
+    text = "the count in key_averages() differs from the number of listed events"
     context.same(
         (listed["aten::add"], counts["aten::add"]), (6, 6), text, Kind.COUNT, at="aten::add"
     )
@@ -125,12 +126,16 @@ def averages(context: CaseContext) -> None:
     for name in {op.name for op in ops}:
         ids = {op.id for op in ops if op.name == name}
         known = sum(each.took for each in seen.executions if each.op in ids) / 1000
-        text = "key_averages() does not add up the times of the kernels of an op"
+        text = (
+            "the device time of an op in key_averages() is not the sum of the times of its kernels"
+        )
         holds, found = abs(took[name] - known) <= 1, f"{took[name]:.3f} us"
         context.check(holds, text, expected=f"{known:.3f} us", found=found, at=name)
     printed = averaged.table(row_limit=-1, max_name_column_width=1000)
     missing = [name for name in listed if name not in printed]
-    context.same(missing, [], "the table of key_averages() lacks a row")
+    context.same(
+        missing, [], ("the table of key_averages() has no row for an op, region, kernel or copy")
+    )
 
 
 def _add(first: torch.Tensor, second: torch.Tensor) -> Any:
@@ -154,7 +159,7 @@ def _list(first: torch.Tensor, second: torch.Tensor) -> Any:
     },
 )
 def shapes(context: CaseContext, call: str, op: str, expected: list[list[int]]) -> None:
-    """With ``record_shapes`` an op is listed with the shapes of its inputs. A list of tensors has no shape."""
+    """With ``record_shapes``, an op is listed with the shapes of its inputs. A list of tensors has no shape."""
     function: Callable[..., Any] = globals()[call]
     first, second = ones(context, 3, 4), ones(context, 5, 4)
     with Recording(context, record_shapes=True) as seen:
@@ -164,7 +169,7 @@ def shapes(context: CaseContext, call: str, op: str, expected: list[list[int]]) 
     found = [
         list(map(list, each.input_shapes)) for each in seen.profile.events() if each.name == op
     ]
-    text = "an op is listed with other shapes than those of its inputs"
+    text = "the shapes listed for an op are not those of its inputs"
     context.check(expected in found, text, expected=expected, found=found, kind=Kind.SHAPE)
 
 
@@ -175,8 +180,8 @@ _TURNS = 10
 
 @cases("profiler.activity")
 def sequence_numbers(context: CaseContext) -> None:
-    """In each of two profiles, each op of forward has a sequence number of its own. The backward node of the op is listed with
-    the same number and with the thread of forward."""
+    """In each of two profiles, every op of the forward pass has a unique sequence number. The backward node of the op
+    is listed with the same number, and with the id of the thread that ran the forward pass."""
     x = ones(context, 4, requires_grad=True)
     for place in range(2):
         with Recording(context) as seen:
@@ -190,31 +195,31 @@ def sequence_numbers(context: CaseContext) -> None:
 
 
 def _judge_numbers(context: CaseContext, seen: Recording, at: str) -> None:
-    """Checks the numbers and threads of the ops and nodes of ``sequence_numbers``."""
+    """Checks the sequence numbers and threads of the ops and nodes in a profile of the case ``sequence_numbers``."""
     forward = seen.ops_inside(seen.named("forward"))
-    text = "the ops of forward are not listed as they were called"
+    text = "the ops listed for the forward pass differ from those that were called"
     context.same(names(forward), [f"aten::{op}" for op in _TURN] * _TURNS, text, at=at)
     numbers = [op.sequence for op in forward]
-    text = "two ops of forward have one sequence number, or an op has none"
+    text = "an op of the forward pass has no sequence number, or the same one as another op"
     context.check(-1 not in numbers and len({*numbers}) == len(numbers), text, found=numbers, at=at)
     prefix = "autograd::engine::evaluate_function: "
     ran = [e for e in seen.host if e.name.removeprefix(prefix) in _TURN.values() and e.name.startswith(prefix)]  # fmt: skip
-    text = "the nodes of backward are not listed in the order in which they ran"
+    text = "the backward nodes are not listed in the order in which they ran"
     expected = [prefix + node for node in reversed(_TURN.values())] * _TURNS
     context.same(names(ran), expected, text, at=at)
-    text = "a node of backward does not have the sequence number of its op"
+    text = "the sequence number of a backward node differs from that of its op"
     context.same([node.sequence for node in ran], numbers[::-1], text, at=at)
-    text = "a node of backward is not listed with the thread of its op"
+    text = "the forward thread of a backward node is not the thread of its op"
     threads_of = [op.thread for op in forward]
     context.same([node.forward_thread for node in ran], threads_of[::-1], text, at=at)
 
 
 @cases("profiler.activity")
 def threads(context: CaseContext) -> None:
-    """A profile of all threads lists the ops of each thread inside of the region of that thread, and so does a second one."""
+    """In each of two profiles of all threads, the ops of each thread are listed inside of the region of that thread."""
     options = in_every_thread()
     if options["experimental_config"] is None:
-        raise NotDeclared(f"torch {torch.__version__} has no profile of all threads")
+        raise NotDeclared(f"torch {torch.__version__} cannot profile all threads")
     x = ones(context, 4)
     for _ in range(2):
         _judge_threads(context, x, options)
@@ -226,26 +231,26 @@ def _judge_threads(context: CaseContext, x: torch.Tensor, options: dict[str, Any
         labelled("here", x.neg)
         context.settle()
     regions = [seen.named(name) for name in ("one", "other", "here")]
-    text = "regions of different threads are listed with one thread"
+    text = "regions of different threads are listed with the same thread"
     context.same(len({region.thread for region in regions}), 3, text, Kind.COUNT)
     window = seen.named("window")
-    text = "a thread's region is listed at another time than that at which it ran"
+    text = "a thread's region is listed at a time at which it did not run"
     for region in regions:
         holds = window.begin - CLOCKS <= region.begin <= region.end <= window.end + CLOCKS
         context.check(holds, text, expected=window, found=region)
-    text = "the ops of a thread are not listed inside of its region"
+    text = "the ops listed inside of a thread's region differ from those that the thread called"
     for region, op in zip(regions, ("aten::add", "aten::mul", "aten::neg"), strict=True):
         context.same(names(seen.ops_inside(region)), [op], text, at=region.name)
 
 
 class _Refused(Exception):
-    """The exception that a case raises itself."""
+    """The exception that a case raises itself inside of a profile."""
 
 
 @cases("profiler.activity")
 def exception_ends_the_block(context: CaseContext) -> None:
-    """An exception inside of a profile is passed on. The profile ends, lists what ran before, and another profile can be
-    made afterwards."""
+    """An exception that is raised inside of a profile reaches the caller. The profile ends and lists the ops before the
+    exception, and another profile can be made afterwards."""
     x = ones(context, 4)
     first, second = Recording(context), Recording(context)
 
@@ -254,40 +259,46 @@ def exception_ends_the_block(context: CaseContext) -> None:
             x.add(1)
             raise _Refused("a reason")
 
-    text = "an exception is not passed on by a profile"
+    text = "an exception raised inside of a profile did not reach the caller"
     context.raises(_Refused, refused, text=text, match="a reason")
     called = names(first.ops_inside(first.named("region")))
-    context.same(called, ["aten::add"], "the ops before an exception are not listed")
+    context.same(
+        called,
+        ["aten::add"],
+        ("a profile that ended with an exception does not list the ops before the exception"),
+    )
     with second:
         labelled("again", x.mul, 2)
         context.settle()
-    text = "a profile after an exception does not list its ops"
+    text = "a profile after one that ended with an exception does not list its ops"
     context.same(names(second.ops_inside(second.named("again"))), ["aten::mul"], text)
-    context.same(second.all_named("region"), [], "a profile lists what ran before it")
+    context.same(
+        second.all_named("region"), [], ("a profile lists a region of the profile before it")
+    )
 
 
 @cases("profiler.activity")
 def op_that_raises(context: CaseContext) -> None:
-    """An op that raises an exception is listed, and the ops after it do not stand inside of it."""
+    """An op that raises an exception is listed, and the ops after it are not nested inside of it."""
     x, wrong = ones(context, 2, 3), ones(context, 2, 3)
     seen = Recording(context)
     seen.start()
     with record_function("region"):
-        text = "a product of wrong shapes did not raise an exception"
+        text = "a product of matrices whose shapes do not match raised no exception"
         context.raises(RuntimeError, x.mm, wrong, text=text)
         x.add(1)
     context.settle()
     seen.stop()
-    text = "stopping a profile takes seconds after an op that raised"
+    text = "stopping a profile that contains an op that raised takes too long"
     context.check(seen.stopping <= STOP, text, found=f"{seen.stopping:.1f} s")
     called = names(seen.ops_inside(seen.named("region")))
-    text = "ops around one that raises are not listed as they were called"
+    text = "the ops listed for a region with an op that raised differ from those that were called"
     context.same(called, ["aten::mm", "aten::add"], text)
 
 
 @cases("profiler.activity")
 def many_regions(context: CaseContext) -> None:
-    """50 regions stand inside of one another, the innermost around an op. Each is listed once, inside of the one around it."""
+    """50 regions are nested, the innermost around an op. Each is listed once, inside of the next outer region."""
     x, depth = ones(context, 4), 50
     regions = [record_function(f"level {level}") for level in range(depth)]
     with Recording(context) as seen:
@@ -298,7 +309,7 @@ def many_regions(context: CaseContext) -> None:
             region.__exit__(None, None, None)
         context.settle()
     found = [seen.named(f"level {level}") for level in range(depth)]
-    text = "a region is not listed inside of the region around it"
+    text = "a region is not listed inside of the next outer region"
     for outer, inner in pairwise(found):
         context.check(outer.contains(inner), text, at=inner.name)
     text = "the op is not listed inside of the innermost region"
@@ -307,8 +318,8 @@ def many_regions(context: CaseContext) -> None:
 
 @cases("profiler.activity")
 def thread_that_began_before(context: CaseContext) -> None:
-    """A thread works before, during and after a profile of another thread. The profile lists the ops of its own thread, and
-    nothing that the other thread did outside of it."""
+    """A thread works before, during and after a profile of another thread. The profile lists the ops of the profiling
+    thread, and nothing that the other thread did before or after the profile."""
     x = ones(context, 4)
     ready, begin, over = (threading.Event() for _ in range(3))
 
@@ -334,7 +345,7 @@ def thread_that_began_before(context: CaseContext) -> None:
     finally:
         for event in (ready, begin, over):
             event.set()
-    text = "the ops of the thread that profiles are not listed"
+    text = "a profile does not list the ops of the thread that profiles"
     context.same(names(seen.ops_inside(seen.named("here"))), ["aten::add"], text)
     outside = [name for name in ("before", "after") if seen.all_named(name)]
-    context.same(outside, [], "a profile lists what another thread did outside of it")
+    context.same(outside, [], "a profile lists what another thread did before or after the profile")

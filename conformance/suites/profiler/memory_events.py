@@ -1,4 +1,5 @@
-"""Cases about memory events of a profile: where blocks are allocated and freed, how many bytes, and whose they are."""
+"""Cases about the memory events of a profile: the address, size and device index of each block that is allocated or
+freed, and the op that allocated it."""
 
 from __future__ import annotations
 
@@ -21,46 +22,48 @@ SIZES = (4096, 1000, 33, 20000, 4096)
 
 
 class Memory(Recording):
-    """A recording with memory events."""
+    """A recording that also profiles memory."""
 
     def __init__(self, context: CaseContext, **options: Any) -> None:
         super().__init__(context, profile_memory=True, **options)
 
     def events(self, index: int | None = None) -> list[MemoryEvent]:
-        """Returns the events of the device's memory. Checks that there are some."""
+        """Returns the memory events of the device. Checks that there is at least one."""
         found = self.memory(self.context.kind, index)
-        text = "the profile lists no memory of the device"
+        text = "the profile lists no memory events of the device"
         self.context.check(found, text, found=f"{len(self.trace)} events of other kinds")
         return found
 
 
 def paired(context: CaseContext, events: Sequence[MemoryEvent]) -> dict[int, int]:
-    """Returns the bytes of what lives after some events, by address. Checks that no live block is handed out again, and that
-    each block is freed at its address and with its bytes."""
+    """Returns the blocks that are still allocated after the events, as sizes in bytes by address. Checks that no
+    address of an allocated block is allocated again, and that each block is freed at the address and with the size of
+    its allocation."""
     live: dict[int, int] = {}
     for event in events:
         if event.bytes > 0:
-            text = "a profile shows that memory is allocated at the address of a live block"
+            text = "a profile lists an allocation at the address of a block that is still allocated"
             context.check(event.address not in live, text, found=event)
             live[event.address] = event.bytes
             continue
-        text = "a profile shows that a block is freed at an address at which none was allocated"
+        text = "a profile lists a block that is freed at an address at which none was allocated"
         context.check(event.address in live, text, found=event)
-        text = "a profile shows that a block is freed with other bytes than it was allocated with"
+        text = "a profile lists a block that is freed with another size than it was allocated with"
         context.same(-event.bytes, live.pop(event.address), text, at=f"address {event.address}")
     return live
 
 
 def fits(context: CaseContext, found: int, asked: Sequence[int], text: str) -> None:
-    """Checks a number of bytes: those that were asked for, each block rounded up by at most a granule."""
+    """Checks the number of bytes ``found``, with the message ``text``. It must be at least the sum of the sizes
+    ``asked``; it may be larger by one allocation granule per block."""
     least, most = sum(asked), sum(size + context.granularity for size in asked)
     context.check(least <= found <= most, text, expected=f"{least} to {most} bytes", found=found)
 
 
 @cases("profiler.activity")
 def freed_where_allocated(context: CaseContext) -> None:
-    """Each block is freed at the address at which it was allocated, and with the same bytes. The others live. So it is in a
-    second profile."""
+    """In each of two profiles, every block that is freed is listed at the address and with the size of its allocation,
+    and the other blocks stay allocated."""
     for _ in range(2):
         _judge_blocks(context)
 
@@ -74,18 +77,24 @@ def _judge_blocks(context: CaseContext) -> None:
         context.settle()
     live = paired(context, seen.events())
     asked = [block.numel() for block in blocks]
-    text = "a profile does not show the blocks that live"
+    text = "the number of blocks that a profile lists as still allocated is wrong"
     context.same(len(live), len(asked), text, Kind.COUNT)
     addresses = {block.untyped_storage().data_ptr() for block in blocks}
     if context.has("pointers"):
-        text = "a profile shows a block at another address than that of its tensor"
+        text = "the addresses that a profile lists as still allocated are not those of the tensors"
         context.same({*live}, addresses, text)
-    fits(context, sum(live.values()), asked, "a profile shows other bytes than those that live")
+    fits(
+        context,
+        sum(live.values()),
+        asked,
+        ("the bytes that a profile lists as still allocated are not those of the tensors"),
+    )
 
 
 @cases("profiler.activity")
 def of_intermediate_results(context: CaseContext) -> None:
-    """Memory that ops need for a while comes and goes in a profile: the sum of all events is what the results hold."""
+    """The memory of intermediate results is listed as allocated and freed, so that the sum of all events is the memory
+    of the results."""
     x = ones(context, 1000)
     with Memory(context) as seen:
         y = ((x * 2 + 1).exp() - x).relu()
@@ -94,16 +103,17 @@ def of_intermediate_results(context: CaseContext) -> None:
     events = seen.events()
     paired(context, events)
     allocations = sum(event.bytes > 0 for event in events)
-    text = "a profile does not show the memory of intermediate results"
+    text = "a profile does not list the memory of intermediate results"
     context.check(allocations >= 5, text, expected="5 or more", found=allocations, kind=Kind.COUNT)
     asked = [t.untyped_storage().nbytes() for t in (y, z)]
-    text = "the sum of the memory events is not what the results hold"
+    text = "the sum of the memory events is not the memory of the results"
     fits(context, sum(event.bytes for event in events), asked, text)
 
 
 @cases("profiler.activity")
 def charged_to_the_op(context: CaseContext) -> None:
-    """An event of ``events()`` has the memory that its op allocates. A region has that of its ops, less what is freed in it."""
+    """An event of ``events()`` has the memory that its op allocated. A region has the memory that its ops allocated,
+    minus the memory that was freed in the region."""
     x = ones(context, 1000)
     with Memory(context) as seen:
         with record_function("keeps"):
@@ -114,18 +124,18 @@ def charged_to_the_op(context: CaseContext) -> None:
         context.settle()
     own = "cpu_memory_usage" if context.kind == "cpu" else "device_memory_usage"
     usage = {event.name: getattr(event, own) for event in seen.host_functions}
-    text = "an op or region does not have the memory that it allocated"
+    text = "the memory of an op or region in events() is not what it allocated"
     for name, asked in (("aten::mul", [4000]), ("aten::exp", [4000]), ("keeps", [4000, 4000])):
         fits(context, usage.get(name, 0), asked, text)
-    text = "a region does not have the memory that was freed in it"
+    text = "the memory of a region in events() does not include what was freed in it"
     fits(context, -usage.get("frees", 0), [4000], text)
     del z
 
 
 @cases("profiler.activity", requires={"allocator_statistics"})
 def as_the_allocator_counts(context: CaseContext) -> None:
-    """The events of a profile sum up to what the allocator's counters rise by, and the totals of each event are its counters
-    at that time. So they are in a second profile."""
+    """In each of two profiles, the bytes of the memory events sum up to the increase of the allocator's counter, and
+    the totals of each event are the counters at the time of the event."""
     for _ in range(2):
         _judge_totals(context)
 
@@ -150,18 +160,21 @@ def _judge_totals(context: CaseContext) -> None:
     total = before.allocated
     for event, now in zip(events, counted, strict=True):
         total += event.bytes
-        text = "the bytes of the memory events do not sum up to the allocator's counter"
+        text = (
+            "the bytes of the memory events do not sum up to the increase of the "
+            "allocator's counter"
+        )
         context.same(total, now.allocated, text)
-        text = "a memory event has another total of allocated bytes than the allocator"
+        text = "the total of allocated bytes in a memory event differs from the allocator's counter"
         context.same(event.allocated, now.allocated, text)
-        text = "a memory event has another total of reserved bytes than the allocator"
+        text = "the total of reserved bytes in a memory event differs from the allocator's counter"
         context.same(event.reserved, now.reserved, text)
 
 
 @cases("profiler.activity", requires={"multi_device"}, indices=2)
 def memory_on_its_index(context: CaseContext) -> None:
-    """Each allocation is listed on the device index that holds the memory, whichever index is current; in two profiles,
-    one after the other."""
+    """In each of two profiles, every allocation is listed on the device index that has the memory, whichever index is
+    current."""
     for _ in range(2):
         _judge_memory_of_indices(context)
 
@@ -171,7 +184,7 @@ def _judge_memory_of_indices(context: CaseContext) -> None:
         blocks = [context.bytes_of(size, index) for size in SIZES[:2] for index in (0, 1)]
         del blocks[:2]  # one on each index
         context.settle()
-    text = "a profile shows the memory of one index on another"
+    text = "the memory events listed on an index are not those of that index"
     for index in (0, 1):
         events = seen.events(index)
         paired(context, events)
@@ -181,7 +194,7 @@ def _judge_memory_of_indices(context: CaseContext) -> None:
 
 @cases("profiler.activity")
 def without_memory(context: CaseContext) -> None:
-    """A profile without ``profile_memory`` lists no memory, also right after one that did."""
+    """A profile without ``profile_memory`` lists no memory events, even right after a profile that did."""
     with Memory(context) as first:
         kept = context.bytes_of(SIZES[0])
         context.settle()
@@ -190,5 +203,5 @@ def without_memory(context: CaseContext) -> None:
         context.settle()
     first.events()
     listed = [event for event in second.trace if event.get("name") == "[memory]"]
-    context.same(listed, [], "a profile lists memory that it was not asked for")
+    context.same(listed, [], "a profile without profile_memory lists memory events")
     del other

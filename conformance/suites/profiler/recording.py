@@ -1,5 +1,5 @@
-"""A profile of a block of code, and what it lists as data: host events, executions on the device, memory events and the
-exported trace."""
+"""Profiles a block of code and returns the profile as data: host events, kernels and copies on the device, memory
+events and the exported trace."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ STOP = 3.0
 
 @dataclass(frozen=True, slots=True)
 class HostEvent:
-    """An op, or a region that record_function marks, as a profile lists it. Times are in ns since the epoch."""
+    """An op, or a region of record_function, as a profile lists it on the host. Times are in ns since the epoch."""
 
     name: str
     id: int  # the correlation id
@@ -69,7 +69,7 @@ class Execution:
 
 @dataclass(frozen=True, slots=True)
 class MemoryEvent:
-    """Memory that was allocated (bytes > 0) or freed (bytes < 0), as the trace lists it."""
+    """Memory that was allocated (bytes > 0) or freed (bytes < 0), as the exported trace lists it."""
 
     time: float
     address: int
@@ -80,13 +80,14 @@ class MemoryEvent:
 
 
 def own_activity(kind: str) -> ProfilerActivity:
-    """Returns the activity of a device type: ``CUDA`` for "cuda", ``PrivateUse1`` for a type that torch does not know."""
+    """Returns the profiler activity of a device type: ``CUDA`` for "cuda", ``PrivateUse1`` for a device type that is
+    not built into torch."""
     found: ProfilerActivity = getattr(ProfilerActivity, kind.upper(), ProfilerActivity.PrivateUse1)
     return found
 
 
 def type_of(kind: str) -> Any:
-    """Returns the DeviceType with which a profile lists what belongs to a device type."""
+    """Returns the DeviceType that a profile gives to the events of a device type."""
     return getattr(DeviceType, kind.upper(), DeviceType.PrivateUse1)
 
 
@@ -94,9 +95,9 @@ _Recording = TypeVar("_Recording", bound="Recording")
 
 
 class Recording:
-    """A context manager that profiles its block. Afterwards it has what the profile lists.
+    """A context manager that profiles its block. After the block, its attributes have the events of the profile.
 
-    The profile records the host's activity, and the device's if torch supports it. ``options`` are those of
+    The profile records the host's activity, and also the device's if torch supports it. ``options`` are those of
     torch.profiler.profile.
     """
 
@@ -121,13 +122,14 @@ class Recording:
         self.profile.__exit__(*error)
 
     def start(self) -> None:
-        """Starts the profile outside of a ``with`` block. It may be started again after ``stop()``."""
+        """Starts the profile without a ``with`` block. After ``stop()``, the profile can be started again."""
         with _without_warning():
             self.profile.start()
         self._began = time.perf_counter()
 
     def stop(self) -> None:
-        """Stops the profile, and reads the events that it lists."""
+        """Stops the profile, measures how long that takes, and discards the events of the session before, so that they
+        are read anew."""
         self._lasted = time.perf_counter() - self._began
         clock = Clock()
         self.profile.stop()
@@ -140,14 +142,15 @@ class Recording:
             self.profile.step()
 
     def as_it_is(self) -> Recording:
-        """Returns a copy that keeps what the profile lists now, when it records again."""
+        """Returns a copy with the events that the profile lists now. They stay in the copy when the profile records
+        again."""
         self.read_again()
         made = copy.copy(self)
         made.host, made._on_device = self.host, self._on_device
         return made
 
     def read_again(self) -> None:
-        """Forgets what was read of an earlier session of the profile."""
+        """Discards the events that were read from an earlier session, so that the next access reads them anew."""
         for name in ("host", "trace", "_on_device", "judged"):
             self.__dict__.pop(name, None)
 
@@ -155,7 +158,8 @@ class Recording:
 
     @cached_property
     def host(self) -> list[HostEvent]:
-        """The ops and regions of the host in the order in which they began; of two that began together, the longer first."""
+        """The ops and regions on the host, in the order in which they began; if two began at the same time, the longer
+        one comes first."""
         found = [
             HostEvent(
                 event.name(),
@@ -178,44 +182,44 @@ class Recording:
         return [event for event in self.host if event.name == name]
 
     def named(self, name: str) -> HostEvent:
-        """Returns the only host event with a name. Checks that there is exactly one."""
+        """Returns the host event with this name. Checks that there is exactly one."""
         found = self.judged.all_named(name)
-        text = "an op or region that ran once is not listed once"
+        text = "an op or region that ran once is not listed exactly once"
         self.context.same(len(found), 1, text, Kind.COUNT, at=name)
         return found[0]
 
     @cached_property
     def judged(self: _Recording) -> _Recording:
-        """The recording itself, after the checks of what every profile must keep."""
+        """The recording itself, after the checks that every profile must pass."""
         self._check_span()
         self._check_ids()
         self._check_regions()
         return self
 
     def _check_span(self) -> None:
-        """Checks that what the block called did not take longer than the block. Torch opens the regions of steps itself,
-        before the block begins."""
+        """Checks that the ops and regions inside of the block together did not last longer than the block. (Regions of
+        profiler steps are left out, because torch opens the first one before the block begins.)"""
         mine = [e for e in self.host if _is_called(e) and not e.name.startswith("ProfilerStep#")]
         if mine and self._lasted is not None:
             took = (max(each.end for each in mine) - min(each.begin for each in mine)) / 1e6
             most = 1e3 * self._lasted + CLOCKS / 1e6
-            text = "the ops and regions of a profile take longer than the profile"
+            text = "the ops and regions of a profile last longer than the profiled block"
             expected, found = f"at most {most:.3f} ms", f"{took:.3f} ms"
             self.context.check(took <= most, text, expected=expected, found=found)
 
     def _check_ids(self) -> None:
-        """Checks that no two ops or regions have one id, by which kernels are linked to them."""
+        """Checks that all ops and regions have different ids. A profile uses these ids to link kernels to ops."""
         ids = [each.id for each in self.host if _is_called(each)]
-        text = "an op or a region has the id of another, or none"
+        text = "an op or region has no id, or the same id as another one"
         wrong = [number for number, times in Counter(ids).items() if times > 1 or number == 0]
         self.context.same(wrong[:1], [], text)
 
     def inside(self, outer: HostEvent) -> list[HostEvent]:
-        """Returns the host events inside of another event of their thread."""
+        """Returns the host events inside of another event, on the same thread."""
         return [event for event in self.host if event is not outer and outer.contains(event)]
 
     def ops_inside(self, outer: HostEvent) -> list[HostEvent]:
-        """Returns the ops that the block of a region calls: those that no other op inside of the region contains."""
+        """Returns the ops that are called directly in a region, without the ops that these ops call."""
         found: list[HostEvent] = []
         for event in self.inside(outer):
             if event.name.startswith("aten::") and not (found and found[-1].contains(event)):
@@ -224,14 +228,14 @@ class Recording:
 
     @property
     def host_functions(self) -> list[Any]:
-        """The events of the host as ``events()`` returns them. It lists regions of the device, too."""
+        """The events of the host as ``profile.events()`` returns them; that list also has events of the device."""
         return [e for e in self.profile.events() if e.device_type == DeviceType.CPU]
 
     # -- device
 
     @cached_property
     def _on_device(self) -> list[tuple[bool, Execution]]:
-        """What is listed on the device, and whether it is a region."""
+        """The events on the device, each with a flag that is True for a region."""
         found = [
             (
                 bool(event.is_user_annotation()),
@@ -257,35 +261,37 @@ class Recording:
 
     @property
     def regions(self) -> list[Execution]:
-        """The regions of record_function as the profile lists them on the device."""
+        """The regions of record_function that the profile lists on the device."""
         return [execution for is_region, execution in self._on_device if is_region]
 
     def of(self, op: HostEvent) -> list[Execution]:
-        """Returns the executions that an op and the ops inside of it launched."""
+        """Returns the kernels and copies that an op, or an op inside of it, launched."""
         ids = {op.id, *(each.id for each in self.inside(op))}
         return [execution for execution in self.executions if execution.op in ids]
 
     def _of_itself(self, block: HostEvent) -> list[Execution]:
-        """Returns the executions of a region that no region inside of it launched."""
+        """Returns the kernels and copies that a region launched itself, without those of the regions inside of it."""
         regions = [each for each in self.inside(block) if each.is_region]
         others = {execution for each in regions for execution in self.of(each)}
         return [execution for execution in self.of(block) if execution not in others]
 
     def launched(self, op: HostEvent, at: str = "") -> list[Execution]:
-        """Returns the executions of an op. Checks that there is one, on a device of the right type."""
+        """Returns the kernels and copies of an op. Checks that there is at least one, and that all have the device type
+        of the device."""
         found, context = self.of(op), self.context
         text = "the profile lists no kernel or copy for an op"
         listed = f"{len(self.executions)} executions, none of them of {op.name}"
         context.check(found, text, found=listed, kind=Kind.COUNT, at=at or op.name)
         wrong = {each.type for each in found} - {type_of(context.kind).name}
-        text = "a kernel or copy is listed with the type of another device"
+        text = "the device type of a kernel or copy is not that of the device"
         expected = type_of(context.kind).name
         context.check(not wrong, text, expected=expected, found=wrong, kind=Kind.DEVICE, at=at)
         return found
 
     def _check_regions(self) -> None:
-        """Checks each region that is listed on the device: it begins with an execution of its stream and ends with one, and
-        covers all that its block launched there. Tracers may count what a region inside of it launched to that region alone."""
+        """Checks each region that is listed on the device: it begins with one kernel or copy of its stream and ends
+        with another, and covers everything that its block launched on this stream. Kernels of a region inside of the
+        block may be left out, because some tracers count them only for the inner region."""
         streams: dict[tuple[int, int], list[Execution]] = {}
         for each in self.executions:
             streams.setdefault((each.index, each.stream), []).append(each)
@@ -300,14 +306,14 @@ class Recording:
             self.context.check(holds, text, kind=Kind.ORDER, at=region.name)
             blocks = self.all_named(region.name)
             mine = [e for e in self._of_itself(blocks[0]) if e in here] if len(blocks) == 1 else []
-            text = "a region on the device does not cover a kernel or copy of its block"
+            text = "a region on the device does not cover all kernels and copies of its block"
             covers = all(
                 region.begin <= each.begin + ROUNDING and each.end <= region.end + ROUNDING
                 for each in mine
             )
             self.context.check(covers, text, kind=Kind.ORDER, at=region.name)
             took = region.took
-            text = "a region on the device has no positive duration"
+            text = "the duration of a region on the device is not positive"
             self.context.check(
                 took > 0, text, expected="more than 0 ns", found=took, at=region.name
             )
@@ -315,7 +321,7 @@ class Recording:
     # -- the trace
 
     def exported(self) -> str:
-        """Returns the text of the exported trace. Torch exports a trace once."""
+        """Exports the trace and returns it as a string. Torch exports the trace of a session only once."""
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "trace.json"
             self.profile.export_chrome_trace(str(path))
@@ -327,7 +333,7 @@ class Recording:
         return events_of(self.context, loaded(self.context, self.exported()))
 
     def memory(self, kind: str, index: int | None = None) -> list[MemoryEvent]:
-        """Returns the memory events of a device type in the trace, in the order of time."""
+        """Returns the memory events of a device type in the exported trace, in the order of their times."""
         wanted = int(type_of(kind).value)
         found = [
             MemoryEvent(
@@ -345,24 +351,25 @@ class Recording:
 
 
 def _is_called(event: HostEvent) -> bool:
-    """Returns True for ops and regions, and False for what a device's runtime adds to the events of the host."""
+    """Returns True for an op or region, and False for an event of the device's runtime that is listed on the host."""
     return event.is_region or event.name.startswith("aten::")
 
 
 @contextmanager
 def _without_warning() -> Iterator[None]:
-    """Suppresses the warning that a second session forgets the first, which is documented."""
+    """Suppresses torch's warning that a second session discards the events of the first. This is documented
+    behaviour."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Warning: Profiler clears events")
         yield
 
 
 def _refuse_constant(text: str) -> None:
-    raise ValueError(f"{text} is no JSON")
+    raise ValueError(f"{text} is not allowed in JSON")
 
 
 def read_json(text: str) -> tuple[Any, str]:
-    """Returns a text of JSON as data, and what is wrong with it as JSON."""
+    """Parses a string as JSON. Returns the data and an empty string, or None and what is wrong with the string."""
     try:
         return json.loads(text, parse_constant=_refuse_constant), ""
     except ValueError as error:
@@ -370,37 +377,40 @@ def read_json(text: str) -> tuple[Any, str]:
 
 
 def loaded(context: CaseContext, text: str) -> Any:
-    """Returns a text of JSON as data. Checks that it is JSON, in which NaN and infinities do not exist."""
+    """Returns the data of a JSON string. Checks that the string is valid JSON, which has no NaN or infinities."""
     found, wrong = read_json(text)
-    context.check(not wrong, "the exported trace is no JSON", found=wrong)
+    context.check(not wrong, "the exported trace is not valid JSON", found=wrong)
     return found
 
 
 def _text_around(text: str, position: int | None) -> str:
-    """Returns the text around an error."""
+    """Returns up to 30 characters of the text around the position of an error; an empty string if the position is
+    None."""
     return "" if position is None else f": {text[max(position - 15, 0) : position + 15]!r}"
 
 
 def events_of(context: CaseContext, trace: Any) -> list[dict[str, Any]]:
-    """Returns the events of a trace. Checks that it has the form that readers of Chrome's format expect."""
+    """Returns the events of a trace. Checks that the trace is an object with a list ``traceEvents``, as Chrome's trace
+    format requires."""
     events = trace.get("traceEvents") if isinstance(trace, dict) else None
     context.check(isinstance(events, list), "the trace has no list traceEvents", found=type(events))
     return list(events or ())
 
 
 def in_every_thread(**options: Any) -> dict[str, Any]:
-    """Returns the options of a profile that records the ops of all threads."""
+    """Returns ``options`` with the setting that makes a profile record the ops of all threads."""
     return {"experimental_config": every_thread(), **options}
 
 
 def labelled(name: str, function: Callable[..., Any], *arguments: Any) -> Any:
-    """Calls a function inside of a region that has the given name in a profile."""
+    """Calls a function inside of a record_function region with this name, and returns its result."""
     with torch.profiler.record_function(name):
         return function(*arguments)
 
 
 def overlapping(executions: Iterable[Execution]) -> list[tuple[Execution, Execution]]:
-    """Returns the pairs of consecutive executions of a stream that overlap. A µs is no overlap: traces are rounded."""
+    """Returns the pairs of consecutive executions on a stream that overlap by more than 1 µs, to which traces are
+    rounded."""
     last: dict[tuple[int, int], Execution] = {}
     found = []
     for each in sorted(executions, key=lambda execution: execution.begin):

@@ -1,5 +1,5 @@
-"""Cases about sessions of a profiler: schedules, one session after another, work that is queued at the start and at the
-end."""
+"""Cases about the sessions of a profiler: schedules, several sessions in a row, and work that is queued when a session
+starts or stops."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ IDLE = 0.3
 
 
 def recorded_steps(wait: int, warmup: int, active: int, repeat: int, skip: int, steps: int) -> list[list[int]]:  # fmt: skip
-    """Returns the steps that each cycle of a schedule records, as the documentation of torch.profiler.schedule says. The
-    last cycle may be cut short by the end of the program."""
+    """Returns, for each cycle of a schedule, the steps that the cycle records according to the documentation of
+    torch.profiler.schedule. The last cycle is shorter if the program ends before its end."""
     cycles: list[list[int]] = []
     length, first = wait + warmup + active, skip
     while first < steps and (repeat == 0 or len(cycles) < repeat):
@@ -57,8 +57,8 @@ _SCHEDULES = {
 def schedules(
     context: CaseContext, wait: int, warmup: int, active: int, repeat: int, skip: int
 ) -> None:
-    """A profile with a schedule lists, for each cycle, the steps that the schedule says, and neither ops nor kernels of the
-    other steps."""
+    """A profile with a schedule lists, for each cycle, the ops and kernels of the steps that the schedule selects, and
+    of no other steps."""
     steps, cycles = 9, list[Recording]()
     x = ones(context, 64)
     warmed(context, x.add_, 1)
@@ -76,28 +76,29 @@ def schedules(
                 seen.step()
     found = [[s for s in range(steps) if cycle.all_named(f"step {s}")] for cycle in cycles]
     expected = recorded_steps(wait, warmup, active, repeat, skip, steps)
-    text = "the cycles of a schedule do not record the steps that the schedule says"
+    text = "the steps that the cycles of a profile list are not those that the schedule selects"
     context.same(found, expected, text, Kind.COUNT)
     for cycle, recorded in zip(cycles, found, strict=True):
         _judge_cycle(context, cycle, recorded)
 
 
 def _judge_cycle(context: CaseContext, cycle: Recording, recorded: list[int]) -> None:
-    """Checks that a cycle lists the ops and kernels of its steps, and no others."""
+    """Checks that a cycle lists the ops and kernels of the recorded steps, and no others."""
     ops = [cycle.ops_inside(cycle.named(f"step {step}")) for step in recorded]
-    text = "the ops of a recorded step are not listed as they were called"
+    text = "the ops listed for a recorded step differ from those that were called"
     context.same([names(each) for each in ops], [["aten::add_"]] * len(recorded), text)
-    text = "ops of steps that are not recorded are listed"
+    text = "a profile lists ops of steps that the schedule does not record"
     context.same(len(cycle.all_named("aten::add_")), len(recorded), text, Kind.COUNT)
     if context.has("streams"):
         kernels = sum(len(cycle.launched(op)) for called in ops for op in called)
-        text = "kernels of steps that are not recorded are listed"
+        text = "a profile lists kernels of steps that the schedule does not record"
         context.same(len(cycle.executions), kernels, text, Kind.COUNT)
 
 
 @cases("profiler.activity")
 def handler_writes_each_cycle(context: CaseContext) -> None:
-    """tensorboard_trace_handler writes a trace for each cycle of a schedule. Each loads, and has the steps of its cycle."""
+    """tensorboard_trace_handler writes one trace for each cycle of a schedule. Each trace is valid and has the steps of
+    its cycle."""
     x = ones(context, 4)
     with TemporaryDirectory() as folder:
         handler = tensorboard_trace_handler(folder)
@@ -108,12 +109,17 @@ def handler_writes_each_cycle(context: CaseContext) -> None:
                 context.settle()
                 seen.step()
         texts = [path.read_text(encoding="utf-8") for path in Path(folder).glob("*.pt.trace.json")]
-    context.same(len(texts), 2, "not one trace is written for each cycle", Kind.COUNT)
+    context.same(
+        len(texts),
+        2,
+        ("tensorboard_trace_handler did not write exactly one trace for each cycle"),
+        Kind.COUNT,
+    )
     steps = []
     for text in texts:
         listed = {str(e.get("name")) for e in events_of(context, loaded(context, text))}
         steps.append(sorted(name for name in listed if name.startswith("ProfilerStep#")))
-    text = "the trace of a cycle has the steps of another"
+    text = "the steps in the traces are not those of their cycles"
     context.same(sorted(steps), [["ProfilerStep#1"], ["ProfilerStep#3"]], text)
 
 
@@ -122,7 +128,8 @@ def handler_writes_each_cycle(context: CaseContext) -> None:
 
 @cases("profiler.activity")
 def nothing_of_the_others(context: CaseContext) -> None:
-    """Three profiles of one process, with work before, between and after them. Each lists its own ops, and no others."""
+    """Three profiles are made in one process, with work before, between and after them. Each profile lists its own ops
+    and no others."""
     x, recordings = ones(context, 4), list[Recording]()
     for place in range(3):
         labelled(f"before {place}", x.neg)
@@ -133,14 +140,16 @@ def nothing_of_the_others(context: CaseContext) -> None:
         recordings.append(seen)
     for place, seen in enumerate(recordings):
         called = [event.name for event in seen.host if event.name in ("aten::add", "aten::neg")]
-        context.same(called, ["aten::add"], "a profile lists ops that ran outside of it")
+        context.same(
+            called, ["aten::add"], ("a profile does not list exactly the ops that ran inside of it")
+        )
         seen.named(f"inside {place}")
 
 
 @cases("profiler.activity")
 def started_and_stopped(context: CaseContext) -> None:
-    """``start()`` and ``stop()`` are the bounds of what a profile lists. A profile that is started again lists its last
-    session."""
+    """A profile lists what runs between ``start()`` and ``stop()``. If the profile is started again, it lists only its
+    last session."""
     x, seen = ones(context, 4), Recording(context)
     for place in range(2):
         x.neg()
@@ -150,28 +159,29 @@ def started_and_stopped(context: CaseContext) -> None:
         seen.stop()
         x.neg()
         listed = [e.name for e in seen.host if e.name in ("aten::add", "aten::neg")]
-        text = "a profile does not list what ran between start() and stop()"
+        text = "a profile does not list exactly the ops between start() and stop()"
         context.same(listed, ["aten::add"], text)
         seen.named(f"session {place}")
 
 
 @cases("profiler.activity")
 def empty(context: CaseContext) -> None:
-    """A profile of nothing lists nothing. Its averages are empty, and its trace loads."""
+    """A profile in which nothing runs lists no ops or kernels, has empty averages, and exports a valid trace."""
     with Recording(context) as seen:
         pass
     listed = [event.name for event in seen.host if event.name.startswith("aten::")]
-    context.same(listed, [], "a profile of nothing lists ops")
-    context.same(seen.executions, [], "a profile of nothing lists kernels", Kind.COUNT)
+    context.same(listed, [], "a profile in which nothing ran lists ops")
+    context.same(seen.executions, [], "a profile in which nothing ran lists kernels", Kind.COUNT)
     ops = [each.key for each in seen.profile.key_averages() if each.key.startswith("aten::")]
-    context.same(ops, [], "the averages of a profile of nothing have ops")
+    context.same(ops, [], "key_averages() of a profile in which nothing ran has ops")
     slices = [e for e in seen.trace if e.get("cat") in ("cpu_op", "kernel", "gpu_memcpy")]
-    context.same(slices, [], "the trace of a profile of nothing has ops or kernels")
+    context.same(slices, [], "the trace of a profile in which nothing ran has ops or kernels")
 
 
 @cases("profiler.activity", **ASYNCHRONOUS)
 def first_kernel_of_each_session(context: CaseContext) -> None:
-    """Each of three sessions lists all of its kernels, the first one too. The device did nothing for 0.3 s before the second."""
+    """Each of three sessions lists all of its kernels, including the first. Before the second session, the device is
+    idle for 0.3 s."""
     x = ones(context, 64)
     warmed(context, x.add_, 1)
     for place in range(3):
@@ -182,7 +192,7 @@ def first_kernel_of_each_session(context: CaseContext) -> None:
                     x.add_(1)
             context.settle()
         calls = seen.ops_inside(seen.named("session"))
-        context.same(len(calls), 4, "the ops of a session are not all listed", Kind.COUNT)
+        context.same(len(calls), 4, "a session does not list all its ops", Kind.COUNT)
         for number, call in enumerate(calls):
             seen.launched(call, at=f"session {place}, call {number}")
 
@@ -192,7 +202,7 @@ def first_kernel_of_each_session(context: CaseContext) -> None:
 
 @cases("profiler.activity", own_process=True, **ASYNCHRONOUS)
 def first_use_after_work(context: CaseContext) -> None:
-    """A process uses the device, and then makes its first profile: the profile lists all of its kernels."""
+    """A process uses the device before it makes its first profile. The profile lists all its kernels."""
     x = ones(context, 64)
     warmed(context, x.add_, 1)
     with Recording(context) as seen:
@@ -201,15 +211,19 @@ def first_use_after_work(context: CaseContext) -> None:
             x.mul_(2)
         context.settle()
     calls = seen.ops_inside(seen.named("first"))
-    context.same(names(calls), ["aten::add_", "aten::mul_"], "the first profile lacks an op")
+    context.same(
+        names(calls),
+        ["aten::add_", "aten::mul_"],
+        ("the first profile of a process does not list exactly the ops that were called"),
+    )
     for call in calls:
         seen.launched(call)
 
 
 @cases("profiler.activity", **ASYNCHRONOUS)
 def work_before_the_start(context: CaseContext) -> None:
-    """A profile starts while earlier work is still queued. It lists the kernels of its own ops, and links none of them to
-    the earlier work."""
+    """A profile starts while earlier work is still queued. It lists as many kernels for each op as without the earlier
+    work."""
     (stream, _), x = two(context), ones(context, 64)
     warmed(context, x.add_, 1)
     with Recording(context) as alone:
@@ -228,15 +242,23 @@ def work_before_the_start(context: CaseContext) -> None:
             hold.release()
             context.settle()
     calls = seen.ops_inside(seen.named("session"))
-    context.same(names(calls), ["aten::add_", "aten::neg_"], "the profile lacks an op")
+    context.same(
+        names(calls),
+        ["aten::add_", "aten::neg_"],
+        (
+            "a profile that starts while work is queued does not list "
+            "exactly the ops that were called"
+        ),
+    )
     counts = [len(seen.launched(call)) for call in calls]
     usual = [len(alone.launched(call)) for call in alone.ops_inside(alone.named("session"))]
-    text = "an op has more or fewer kernels if work was queued before the start of the profile"
+    text = "the number of kernels of an op changes if work is queued when the profile starts"
     context.same(counts, usual, text, Kind.COUNT)
 
 
 def _stops(context: CaseContext, index: int) -> None:
-    """Profiles work that is still queued on an index when the session stops, while index 0 is current."""
+    """Queues work on device index ``index`` and stops the session while this work is still queued and index 0 is
+    current. Checks that the session lists the work and that stopping does not take too long."""
     x = ones(context, 64, index=index)
     warmed(context, x.add_, 1)
     with context.on(index):
@@ -254,11 +276,11 @@ def _stops(context: CaseContext, index: int) -> None:
                 x.add_(1)
     seen.stop()
     calls = seen.ops_inside(seen.named("queued"))
-    context.same(len(calls), 3, "the ops of a session are not all listed", Kind.COUNT)
+    context.same(len(calls), 3, "a session does not list all its ops", Kind.COUNT)
     for number, call in enumerate(calls):
         seen.launched(call, at=f"call {number} on index {index}")
     limit = QUEUED / 1000 + STOP
-    text = "stopping a session took longer than the work that was queued"
+    text = "stopping a session took longer than the queued work"
     found = f"{seen.stopping:.1f} s"
     context.check(seen.stopping <= limit, text, expected=f"at most {limit:g} s", found=found)
 
@@ -272,18 +294,19 @@ def _stops(context: CaseContext, index: int) -> None:
     over={"stop_while_another_index_works": (1,)},
 )
 def stops(context: CaseContext, index: int) -> None:
-    """A session stops while 200 ms of work are queued, on the current index or on another. It lists the kernels of this
-    work, and stopping takes no longer than the work."""
+    """A session stops while 200 ms of work are queued on the current index or on another index. The session lists the
+    kernels of this work, and stopping takes no longer than the work."""
     with WaitingCall(lambda: _stops(context, index), limit=NEVER):
         pass
 
 
 @cases("profiler.activity", requires={"streams"})
 def device_activity_is_supported(context: CaseContext) -> None:
-    """``supported_activities()`` names the host and the device, and a profile without ``activities`` records both."""
+    """``supported_activities()`` includes the host's and the device's activity, and a profile that is made without
+    ``activities`` records both."""
     x = ones(context, 64)
     supported = torch.profiler.supported_activities()
-    text = "supported_activities() does not name the host"
+    text = "supported_activities() does not include the host's activity"
     context.check(ProfilerActivity.CPU in supported, text, found=supported)
     with Recording(context, activities=None) as seen:
         labelled("call", x.add, 1)

@@ -322,7 +322,7 @@ def fork_rng(context: CaseContext) -> None:
             torch.manual_seed(5)
             _all(context)
             if where == "after a fork_rng block that raised an exception":
-                raise KeyError("raised by this case")
+                raise KeyError("an exception that this case raises itself")
         for index, (got, wanted) in enumerate(zip(_all(context), wants)):
             text = f"index {index}: the draw {where} differs from the same draw without fork_rng"
             context.equal(got, wanted, text)

@@ -61,7 +61,9 @@ def _apart(context: CaseContext, text: str, law: Law, drawn: torch.Tensor) -> No
         return
     one, two, three = drawn[:-2], drawn[1:-1], drawn[2:]
     same = int(((one == two) & (two == three)).sum())
-    triples = f"{text}: three neighbouring samples are equal: the number of such triples is not 0"
+    triples = (
+        f"{text}: some three neighbouring samples are equal (found: the number of such triples)"
+    )
     context.same(same, 0, triples)
     same = max(int((drawn[lag:] == drawn[:-lag]).sum()) for lag in _LAGS)
     block = f"{text}: a block of samples repeats an earlier block: the number of equal elements is too large"

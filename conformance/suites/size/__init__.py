@@ -1,4 +1,4 @@
-"""The size suite: cases about tensors that are larger than some number, counter or grid can hold."""
+"""The size suite: cases about tensors so large that an index, a counter or a launch grid may overflow."""
 
 from conformance.checks.cases.cases import Suite, collect_cases
 from conformance.suites.size import (

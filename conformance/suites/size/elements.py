@@ -1,7 +1,7 @@
-"""Cases about ops that compute each element by itself, or only move elements, with more of them than 24, 31 or 32 bits
-count, or in more than 2^32 bytes.
+"""Cases about ops that compute each element separately, or only move elements, for tensors of about 2^24, 2^31 or 2^32
+elements, or 2^32 bytes.
 
-The elements of the input repeat, so those of the result do.
+The elements of the input repeat, so the elements of the result repeat, too.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ cases = Cases(Kind.VALUES)
 #: bfloat16 has 8 bits: results of exp are compared with the CPU's within two roundings.
 BFLOAT16_RTOL = 2**-7
 
-TEXT = "an element of a large tensor has another value than the same element of a small tensor"
+TEXT = "an element in a large tensor differs from the result for the same element in a small tensor"
 
 
 @dataclass(frozen=True)
 class Elementwise:
-    """An op that computes each element by itself. ``tensors`` is how many large tensors it needs at a time, in bytes of
-    its input; ``rtol`` is the tolerance."""
+    """An op that computes each element separately. ``tensors`` is the memory that it needs, as a multiple of the
+    input's; ``rtol`` is the relative tolerance."""
 
     call: Callable[[torch.Tensor], torch.Tensor]
     tensors: float = 2
@@ -102,8 +102,9 @@ _BFLOAT16 = {op: (op, "bfloat16") for op in _EACH_FLOAT}
     **WHOLE,
 )
 def each_element(context: CaseContext, op: str, dtype: str, limit: int) -> None:
-    """An elementwise op is called with just below, as many as, and more than 2^24, 2^31 or 2^32 elements, or 2^32 bytes of
-    elements, which repeat those of a small tensor. Every element of the result equals that of the small tensor."""
+    """An elementwise op is called with slightly fewer than, exactly, and more than 2^24, 2^31 or 2^32 elements, or 2^32
+    bytes. The elements repeat those of a small tensor, and every element of the result equals that of the small
+    tensor."""
     declared(context, dtype)
     each, slices = _each(op, dtype), period((), _DTYPES[dtype])
     want = each.call(slices.clone())
@@ -127,8 +128,8 @@ def _phase(count: int) -> torch.Tensor:
 
 @dataclass(frozen=True)
 class Moves:
-    """An op that moves elements. ``call`` takes a tensor of ``count`` elements, and ``known`` returns the period of the
-    result from that of the input, and the number of elements."""
+    """An op that moves elements. ``call`` takes a tensor of ``count`` elements. ``known`` takes the period of the input
+    and the number of elements, and returns the period of the result."""
 
     call: Callable[[torch.Tensor], torch.Tensor]
     known: Callable[[torch.Tensor, int], torch.Tensor] = lambda slices, count: slices
@@ -164,8 +165,8 @@ _MOVED = {op: (op,) for op in _MOVES}
 @cases("layout.large", over=_MOVED, variants=variant_of(2**31, "elements"), memory=_memory_of_moves, **WHOLE)  # fmt: skip
 @cases("layout.large", over=_MOVED, variants=variant_of(2**32, "elements"), memory=_memory_of_moves, **WHOLE)  # fmt: skip
 def moved_elements(context: CaseContext, op: str, limit: int) -> None:
-    """An op that moves elements is called with just below, as many as, and more than 2^24, 2^31 or 2^32 bytes, which
-    repeat those of a small tensor. Every byte of the result is the right one."""
+    """An op that moves elements is called with slightly fewer than, exactly, and more than 2^24, 2^31 or 2^32 bytes,
+    which repeat those of a small tensor. Every byte of the result is right."""
     moves, slices = _MOVES[op], period((), torch.uint8)
 
     def check(count: int) -> None:
@@ -206,8 +207,8 @@ _TRANSPOSED = {op: (op,) for op in _TRANSPOSES}
 @cases("layout.large", over=_TRANSPOSED, variants=variant_of(2**31, "elements"), memory=_memory_of_matrix, **WHOLE)  # fmt: skip
 @cases("layout.large", over=_TRANSPOSED, variants=variant_of(2**32, "elements"), memory=_memory_of_matrix, **WHOLE)  # fmt: skip
 def transposed_matrix(context: CaseContext, op: str, limit: int) -> None:
-    """A matrix of bytes is transposed. Its rows and columns number some 2^12, 2^15 or 2^16, and its elements just below, as
-    many as, and more than 2^24, 2^31 or 2^32. Every row of the result is the right one."""
+    """A matrix of bytes is transposed. It has about 2^12, 2^15 or 2^16 rows and columns: slightly fewer than, exactly,
+    and more than 2^24, 2^31 or 2^32 elements. Every row of the result is right."""
     shapes = {rows * columns: (rows, columns) for rows, columns in _MATRICES[limit]}
     small = 67 * 509
     shapes[small] = (67, 509)
@@ -238,8 +239,8 @@ def transposed_matrix(context: CaseContext, op: str, limit: int) -> None:
     **WHOLE,
 )
 def written_steps(context: CaseContext, step: int, limit: int) -> None:
-    """Every second element, or every third column, of a tensor of just below, as many as, and more than 2^24 or 2^32
-    bytes is written by a copy. These elements are the new ones, and those between them are as before."""
+    """A copy writes every second element, or every third column, of a tensor of slightly fewer than, exactly, and more
+    than 2^24 or 2^32 bytes. These elements have the new values, and the elements between them are unchanged."""
     slices = period((), torch.uint8)
 
     def check(count: int) -> None:
@@ -264,7 +265,8 @@ _FILLS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 @cases("layout.large", over={op: (op,) for op in _FILLS}, variants=variant_of(2**24, "elements"), memory=lambda op, limit: most(limit) * 3 + 2**25, **MORE)  # fmt: skip
 @cases("layout.large", over={op: (op,) for op in _FILLS}, variants=variant_of(2**32, "elements"), memory=lambda op, limit: most(limit) * 3, **WHOLE)  # fmt: skip
 def filled(context: CaseContext, op: str, limit: int) -> None:
-    """A tensor of just below, as many as, and more than 2^24 or 2^32 bytes is filled. Every byte has the new value."""
+    """A tensor of slightly fewer than, exactly, and more than 2^24 or 2^32 bytes is filled. Every byte has the new
+    value."""
 
     def check(count: int) -> None:
         x = torch.empty(count, dtype=torch.uint8, device=context.device)
@@ -277,7 +279,8 @@ def filled(context: CaseContext, op: str, limit: int) -> None:
 
 @cases("layout.large", over={"arange": ()}, variants=variant_of(2**24, "elements"), memory=lambda limit: most(limit) * 4 + 2**25, **MORE)  # fmt: skip
 def counted_elements(context: CaseContext, limit: int) -> None:
-    """arange in int32 and int64 with just below, as many as, and more than 2^24 elements: every element is its index."""
+    """arange in int32 and int64 gives slightly fewer than, exactly, and more than 2^24 elements. Every element equals
+    its index."""
     for dtype in (torch.int32, torch.int64):
 
         def check(count: int, dtype: torch.dtype = dtype) -> None:
@@ -293,8 +296,8 @@ def counted_elements(context: CaseContext, limit: int) -> None:
 @cases("layout.large", over={"transfer": ()}, variants=variant_of(2**24, "bytes"), memory=lambda limit: most(limit) + 2**25, **MORE)  # fmt: skip
 @cases("layout.large", over={"transfer": ()}, variants=variant_of(2**32, "bytes"), memory=lambda limit: most(limit) * 2, **WHOLE)  # fmt: skip
 def copied_at_once(context: CaseContext, limit: int) -> None:
-    """Just below, as many as, and more than 2^24 or 2^32 bytes are copied to the device, and back, in one call each. All
-    bytes are right."""
+    """Slightly fewer than, exactly, and more than 2^24 or 2^32 bytes are copied to the device and back, each in one
+    call. All bytes are right."""
     slices = period((), torch.uint8)
 
     def check(count: int) -> None:

@@ -1,7 +1,7 @@
-"""Cases about ops that read or write a few elements of a large tensor: by an index, or through a view.
+"""Cases about ops that read or write a few elements of a large tensor, by an index or through a view.
 
-Only elements around the limit, at both ends, and where a truncated index would lead are ever written and read, so that
-the rest of the tensor costs memory but no time.
+Only a few ranges of elements, called windows, are written and read: around the limit, at both ends, and where an index
+that lost its high bits would lead. The other elements cost memory but no time.
 """
 
 from __future__ import annotations
@@ -27,12 +27,13 @@ _WIDTH = 320
 _SMALL = 8 * _WIDTH + 5
 
 READ = "an element of a large tensor that was read by its index has a wrong value"
-WRITTEN = "a write to some elements of a large tensor went elsewhere, or was lost"
+WRITTEN = "a write to a few elements of a large tensor was lost or went to other elements"
 
 
 def places(count: int, limit: int) -> list[tuple[int, int]]:
-    """Returns the windows, in order, as first element and number of elements: the start, the limit, the end, and where
-    elements past the limit are if a count is kept in 16 or 24 bits."""
+    """Returns the windows of a tensor of ``count`` elements, in order, each as its first element and its number of
+    elements: the start, the limit, the end, and the places where an index past the limit leads if it is truncated to 16
+    or 24 bits."""
     middles = (0, 2**16, 2**24, 2**31, 2**32, limit, count)
     found: list[tuple[int, int]] = []
     for middle in sorted(set(middles)):
@@ -46,7 +47,7 @@ def places(count: int, limit: int) -> list[tuple[int, int]]:
 
 
 def parts(count: int, limit: int) -> list[tuple[int, int]]:
-    """Returns the windows, of which that around the limit is cut in two: the second part begins exactly at the limit."""
+    """Returns the windows, with the window around the limit cut in two: its second part begins exactly at the limit."""
     found = []
     for first, length in places(count, limit):
         end = first + length
@@ -56,18 +57,19 @@ def parts(count: int, limit: int) -> list[tuple[int, int]]:
 
 
 def value_at(index: torch.Tensor) -> torch.Tensor:
-    """Returns the value of the elements with these indices."""
+    """Returns the value that the element with each of these indices has."""
     return (index % PERIOD).to(torch.uint8)
 
 
 def indices(count: int, limit: int) -> torch.Tensor:
-    """Returns the index of every element in a window."""
+    """Returns the indices of all elements in the windows."""
     spans = [torch.arange(first, first + length) for first, length in places(count, limit)]
     return torch.cat(spans)
 
 
 def prepared(context: CaseContext, count: int, limit: int) -> torch.Tensor:
-    """Returns a tensor of bytes on the device. The elements in the windows have known values; the others have any."""
+    """Returns a tensor of ``count`` bytes on the device. The elements in the windows have known values; the others are
+    not initialised."""
     made = torch.empty(count, dtype=torch.uint8, device=context.device)
     for first, length in places(count, limit):
         values = value_at(torch.arange(first, first + length))
@@ -76,7 +78,7 @@ def prepared(context: CaseContext, count: int, limit: int) -> torch.Tensor:
 
 
 def read_back(context: CaseContext, x: torch.Tensor, limit: int) -> torch.Tensor:
-    """Returns the elements of ``x`` around the limit and at both ends, as a tensor on the CPU."""
+    """Returns the elements of ``x`` in the windows, as a tensor on the CPU."""
     spans = places(x.numel(), limit)
     return torch.cat([context.from_device(x[first : first + length]) for first, length in spans])
 
@@ -102,8 +104,8 @@ def _memory(op: str, limit: int) -> int:
 
 @cases("layout.large", over={op: (op,) for op in _READS}, variants=_NEAR | _FAR, memory=_memory, **MORE)  # fmt: skip
 def read_by_index(context: CaseContext, op: str, limit: int) -> None:
-    """Elements at both ends and on both sides of the limit are read by their index, in a tensor of just below, as many as,
-    and more than 2^24, 2^31 or 2^32 elements. Each has its value."""
+    """Elements at both ends and on both sides of the limit are read by their index, in a tensor of slightly fewer than,
+    exactly, and more than 2^24, 2^31 or 2^32 elements. Each has the right value."""
 
     def check(count: int) -> None:
         x, index = prepared(context, count, limit), indices(count, limit).flip(0)
@@ -135,8 +137,8 @@ _COLUMNS = 64
     **MORE,
 )
 def rows_by_index(context: CaseContext, op: str, dtype: str, limit: int) -> None:
-    """Rows of 64 bytes are read by their number, which is int32 or int64, in a table of just below, as much as, and more
-    than 2^31 or 2^32 bytes. Each row is the right one."""
+    """Rows of 64 bytes are read by their int32 or int64 index, in a table of slightly fewer than, exactly, and more
+    than 2^31 or 2^32 bytes. Each row is right."""
     middle = limit // _COLUMNS
 
     def check(count: int) -> None:
@@ -185,7 +187,7 @@ _BY_SUMS = {op: ("sums", op) for op in _WRITES_OF_SUMS}
 
 
 def _with_a_number(variants: dict[str, tuple[int]]) -> dict[str, tuple[int]]:
-    """Returns the variants of writes of one number, which are not those of writes of a tensor."""
+    """Returns the variants for ops that write one number, from those for ops that write a tensor."""
     return {f"{name}, one number": limit for name, limit in variants.items()}
 
 
@@ -197,9 +199,9 @@ def _memory_of_write(what: str, op: str, limit: int) -> int:
 @cases("layout.large", over=_BY_SUMS, variants=_NEAR | _FAR, memory=_memory_of_write, **MORE)
 @cases("layout.large", over=_BY_A_NUMBER, variants=_with_a_number(_NEAR | _FAR), memory=_memory_of_write, **MORE)  # fmt: skip
 def written_by_index(context: CaseContext, what: str, op: str, limit: int) -> None:
-    """Every third element of those at both ends and on both sides of the limit is written by its index, in a tensor of
-    just below, as many as, and more than 2^24, 2^31 or 2^32 elements. Each has its new value, and the elements between
-    them are as before."""
+    """At both ends and on both sides of the limit, every third element is written by its index, in a tensor of slightly
+    fewer than, exactly, and more than 2^24, 2^31 or 2^32 elements. Each has the new value, and the elements between
+    them are unchanged."""
 
     def check(count: int) -> None:
         x, seen = prepared(context, count, limit), indices(count, limit)
@@ -217,7 +219,7 @@ def written_by_index(context: CaseContext, what: str, op: str, limit: int) -> No
 
 
 def _step(x: torch.Tensor, start: int) -> torch.Tensor:
-    """Returns a view with a large stride: its elements are some 2^20 apart, and it begins at ``start``."""
+    """Returns a view of ``x`` that begins at element ``start`` and whose elements are about 2^20 elements apart."""
     return x[start :: max(len(x) // 4096, 1)]
 
 
@@ -244,8 +246,8 @@ _VIEWS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     **MORE,
 )
 def far_views(context: CaseContext, op: str, limit: int) -> None:
-    """An op reads views of a tensor of just below, as many as, and more than 2^31 or 2^32 bytes: slices at both ends and on
-    both sides of the limit, and elements with large strides. The results are right."""
+    """An op reads views of a tensor of slightly fewer than, exactly, and more than 2^31 or 2^32 bytes: slices at both
+    ends and on both sides of the limit, and views with large strides. The results are right."""
     call = _VIEWS[op]
 
     def check(count: int) -> None:
@@ -277,8 +279,8 @@ def far_views(context: CaseContext, op: str, limit: int) -> None:
     **MORE,
 )
 def far_targets(context: CaseContext, what: str, limit: int) -> None:
-    """A small tensor is copied into a view of a tensor of just below, as many as, and more than 2^31 or 2^32 bytes. The
-    elements of the view have the new values, and their neighbours are as before."""
+    """A small tensor is copied into a view of a tensor of slightly fewer than, exactly, and more than 2^31 or 2^32
+    bytes. The elements of the view have the new values, and the elements beside the view are unchanged."""
 
     def check(count: int) -> None:
         x, want = prepared(context, count, limit), value_at(indices(count, limit))
@@ -314,8 +316,8 @@ def far_targets(context: CaseContext, what: str, limit: int) -> None:
     **MORE,
 )
 def gradient_of_table(context: CaseContext, limit: int) -> None:
-    """A table of just below, as many as, and more than 65,536 rows, of which each is read once or twice, and its gradient: rows
-    that are read twice get twice the gradient, the last row too."""
+    """Every row of a table is read once or twice; the table has slightly fewer than, exactly, and more than 65,536
+    rows. In the gradient of the table, rows that were read twice get twice the gradient, including the last row."""
 
     def check(count: int) -> None:
         slices = period((2,), torch.float32)
@@ -325,10 +327,10 @@ def gradient_of_table(context: CaseContext, limit: int) -> None:
         found = functional.embedding(context.to_device(index), table)
         context.equal(found.detach(), slices[index % PERIOD], READ, f"{count:,} rows")
         found.backward(context.to_device(cotangent))
-        context.must(table.grad is not None, "the table got no gradient")
+        context.must(table.grad is not None, "the table has no gradient after backward")
         assert table.grad is not None
         want = (torch.arange(count) % 7 + 1.0) * (2.0 - torch.arange(count) % 2)
-        text = "the gradient of a large table is wrong"
+        text = "a row in the gradient of a large table is wrong"
         context.equal(table.grad, want[:, None].expand(-1, 2).contiguous(), text, f"{count:,} rows")
 
     at_each_size(context, check, limit, "rows")

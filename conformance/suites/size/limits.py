@@ -1,6 +1,6 @@
-"""The sizes at which numbers, counters and grids overflow, and what a check does with each of them.
+"""The sizes at which indices, counters and grids overflow, and a function that makes a check at each of these sizes.
 
-A case makes its check with a small tensor first, then just below a limit, at the limit, and past it.
+A case makes its check first with a small tensor, then just below a limit, at the limit, and above it.
 """
 
 from __future__ import annotations
@@ -42,12 +42,14 @@ _OF_THE_DRIVER = getattr(torch, "AcceleratorError", ())
 
 
 def around(limit: int) -> tuple[int, ...]:
-    """Returns the sizes that are tried: the limit minus one, the limit, the limit plus one, and a little more."""
+    """Returns the sizes that are tried: the limit minus one, the limit, the limit plus one, and a slightly larger
+    size."""
     return limit - 1, limit, limit + 1, limit + _BEYOND
 
 
 def few(limit: int) -> tuple[int, ...]:
-    """Returns the sizes for ops that read or write every element, which takes seconds past 2^30: three of them there."""
+    """Returns the sizes for ops that read or write every element. Above 2^30 elements such an op takes seconds, so only
+    three sizes are tried there."""
     return around(limit) if limit < 2**30 else (limit - 1, limit, limit + 1)
 
 
@@ -69,12 +71,11 @@ def at_each_size(
     small: int = SMALL,
     sizes: tuple[int, ...] = (),
 ) -> None:
-    """Makes a check with ``small`` elements, rows or whatever ``what`` says, and then with each of the ``sizes``; by
-    default those around the limit.
+    """Makes a check with ``small`` elements, and then with each of the ``sizes``; by default those around the limit.
+    ``what`` names the thing that is counted, such as "elements" or "rows".
 
-    The case is blocked if the small check fails, because the op is then wrong whatever the size. At the other sizes the
-    op may raise a clear error, after which the device must still compute the small check. The case is left out if memory
-    runs out.
+    If the small check fails, the op is wrong at any size, and the case is blocked. At the other sizes the op may raise
+    a clear error; the device must then still compute the small check. The case is skipped if memory runs out.
     """
     _control(context, check, small, "the same check with a small tensor fails")
     for size in sizes or around(limit):
@@ -85,7 +86,7 @@ def at_each_size(
             raise
         except Exception as error:
             _judge_error(context, error, f"{size:,} {what}")
-            text = "after an error of a large call the device no longer computes a small one"
+            text = "after a large call raised an error, the device no longer computes a small one"
             _control(context, check, small, text, context.check)
 
 
@@ -96,7 +97,8 @@ def _control(
     text: str,
     judge: Callable[..., None] | None = None,
 ) -> None:
-    """Makes a check with a small tensor. It does not count as a check, because it says nothing about large tensors."""
+    """Makes a check with a small tensor. It is not counted as a check of the case, because it says nothing about large
+    tensors."""
     before = context.checks
     try:
         check(small)
@@ -113,7 +115,7 @@ def _control(
 
 
 def _judge_error(context: CaseContext, error: Exception, at: str) -> None:
-    """Checks that an error is a clear one: an exception with a message, raised by the op and not by the driver."""
+    """Checks that an error is a clear one: an exception with a message, which the op raised and not the driver."""
     if out_of_memory(error):
         raise NotDeclared(f"the device ran out of memory with {at}") from None
     said = str(error).strip()
@@ -122,7 +124,7 @@ def _judge_error(context: CaseContext, error: Exception, at: str) -> None:
     )
     context.checks += 1
     if not of_the_op or not said or _INTERNAL.search(said):
-        text = "a large call failed, and its error does not say what is wrong"
+        text = "a large call raised an error that does not say what is wrong"
         raise CheckFailed(
             Failure(
                 kind=Kind.RAISED,
@@ -137,7 +139,7 @@ def _judge_error(context: CaseContext, error: Exception, at: str) -> None:
 
 
 def out_of_memory(error: Exception) -> bool:
-    """Returns True if an exception says that memory ran out. The CPU's allocator, and kernels that need memory of their own,
-    raise a plain RuntimeError."""
+    """Returns True if an exception says that memory ran out. The type is not enough: the CPU's allocator, and kernels
+    that allocate memory themselves, raise a plain RuntimeError."""
     known = isinstance(error, (MemoryError, torch.OutOfMemoryError))
     return known or any(text in str(error) for text in ("allocate memory", "bad_alloc"))

@@ -1,6 +1,7 @@
-"""Large tensors whose slices repeat those of a small one, so that every element of a large result is known.
+"""Creates and checks large tensors whose slices repeat those of a small tensor, so that every element of a large result
+is known.
 
-The period is a prime number: an index that overflows, or loses its low bits, leads to an element of another phase.
+The period is a prime number, so that an index which overflows or loses its low bits leads to a wrong value.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ _CHUNK = 2**24
 
 
 def period(shape: tuple[int, ...], dtype: torch.dtype, seed: int = 0) -> torch.Tensor:
-    """Returns ``PERIOD`` different slices of a shape, along dimension 0 of a tensor on the CPU. Those of one element are
-    all different; floating-point numbers lie between -1 and 1."""
+    """Returns ``PERIOD`` different slices of a shape, stacked along dimension 0 of a CPU tensor. If a slice has one
+    element, all values are different. Floating-point numbers are between -1 and 1."""
     if not dtype.is_floating_point and not dtype.is_complex:
         count = PERIOD * torch.Size(shape).numel()
         least = -125 if dtype.is_signed else 0
@@ -32,8 +33,8 @@ def period(shape: tuple[int, ...], dtype: torch.dtype, seed: int = 0) -> torch.T
 def repeated(
     context: CaseContext, slices: torch.Tensor, count: int, dim: int = 0, *, innermost: bool = False
 ) -> torch.Tensor:
-    """Returns a tensor on the device whose ``count`` slices along ``dim`` repeat the given ones. With ``innermost`` the
-    slices lie side by side in memory, so that the tensor is transposed if ``dim`` is not its last dimension."""
+    """Returns a tensor on the device whose ``count`` slices along ``dim`` repeat ``slices``. With ``innermost``, the
+    slices lie side by side in memory, so that the tensor is transposed unless ``dim`` is its last dimension."""
     others = [*slices.shape[1:]]
     place = len(others) if innermost else dim
     shape = [*others[:place], count, *others[place:]]
@@ -45,14 +46,15 @@ def repeated(
 
 
 def chunk_of(slices: torch.Tensor, count: int) -> torch.Tensor:
-    """Returns the slices as often as fits into a chunk, but at most as many as ``count`` needs."""
+    """Returns the slices, repeated as often as fits into a chunk of memory, but not more often than ``count`` slices
+    need."""
     size = max(slices[0].numel() * slices.itemsize, 1)
     times = max(1, min(_CHUNK // (PERIOD * size), -(-count // PERIOD)))
     return slices.repeat(times, *[1] * (slices.dim() - 1))
 
 
 def pieces(count: int, length: int) -> Iterator[tuple[int, int]]:
-    """Yields the start and the length of the pieces into which ``count`` slices are cut."""
+    """Yields the first slice and the number of slices of each piece into which ``count`` slices are cut."""
     for start in range(0, count, length):
         yield start, min(length, count - start)
 
@@ -68,8 +70,8 @@ def check_repeats(
     rtol: float = 0.0,
     atol: float = 0.0,
 ) -> None:
-    """Checks that the slices of a tensor on the device along ``dim`` repeat the given ones, all of them. The tensor is
-    copied to the CPU in pieces."""
+    """Checks that all slices of a tensor on the device along ``dim`` repeat ``slices``. The tensor is copied to the CPU
+    piece by piece."""
     count = found.shape[dim]
     shape = (*slices.shape[1 : dim + 1], count, *slices.shape[dim + 1 :])
     context.same(tuple(found.shape), shape, text, at=at)
@@ -89,9 +91,9 @@ def check_piece(
     rtol: float = 0.0,
     atol: float = 0.0,
 ) -> None:
-    """Checks one piece of a large tensor, which begins at slice ``start``."""
+    """Checks one piece of a large tensor. The piece begins at slice ``start``."""
     if part.dtype == want.dtype and torch.equal(part, want):
         context.checks += 1
         return
-    where = f"{at}; the index counts from slice {start:,}"
+    where = f"{at}; slice 0 of the index is slice {start:,} of the tensor"
     context.assert_close(part, want, text, where, rtol=rtol, atol=atol)

@@ -1,7 +1,7 @@
-"""Cases about products, convolutions, pooling and softmax whose input or result has more elements than 31 or 32 bits count,
-or more than 2^32 bytes.
+"""Cases about products, convolutions, pooling and softmax whose input or result has about 2^31 or 2^32 elements, or
+2^32 bytes.
 
-Operands are small integers, so that every dtype holds the results exactly.
+Operands are small integers, so that the results are exact in every dtype.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ _DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32}
 
 
 def _digits(count: int, dtype: torch.dtype) -> torch.Tensor:
-    """Returns the three digits, to the base 8, of the numbers from 0 up to ``count``."""
+    """Returns, for each number from 0 to ``count`` - 1, its three lowest digits in base 8."""
     number = torch.arange(count)
     return torch.stack([number % 8, number // 8 % 8, number // 64 % 8], 1).to(dtype)
 
 
 def _picks(count: int, dtype: torch.dtype) -> torch.Tensor:
-    """Returns a matrix of three rows; column ``i`` is 1 in row ``i % 3`` and 0 elsewhere. A product of digits with it has
-    the digit ``i % 3`` in column ``i``."""
+    """Returns a matrix of three rows and ``count`` columns; column ``i`` is 1 in row ``i % 3`` and 0 elsewhere. If a
+    matrix of digits is multiplied by it, column ``i`` of the product is digit ``i % 3``."""
     return (torch.arange(count) % 3 == torch.arange(3)[:, None]).to(dtype)
 
 
@@ -66,8 +66,8 @@ def _memory(op: str, dtype: str, columns: int, rows: int) -> int:
 
 @cases("layout.large", over={op: (op,) for op in _PRODUCTS}, variants=_LARGE_RESULTS, memory=_memory, **WHOLE)  # fmt: skip
 def large_product(context: CaseContext, op: str, dtype: str, columns: int, rows: int) -> None:
-    """A matrix of about 65,536 rows and 3 columns is multiplied by another matrix, so that the result has just below,
-    as many as, and more than 2^31 or 2^32 elements, or 2^32 bytes. Every element is right."""
+    """A matrix of about 65,536 rows and 3 columns is multiplied by another matrix, so that the result has slightly
+    fewer than, exactly, and more than 2^31 or 2^32 elements, or 2^32 bytes. Every element is right."""
     declared(context, dtype)
     kind = _DTYPES[dtype]
 
@@ -82,8 +82,8 @@ def large_product(context: CaseContext, op: str, dtype: str, columns: int, rows:
 
 @cases("layout.large", over={op: (op,) for op in ("bmm", "matmul")}, variants=_LARGE_BATCHES, memory=_memory, **WHOLE)  # fmt: skip
 def large_batches(context: CaseContext, op: str, dtype: str, columns: int, rows: int) -> None:
-    """Some 65,536 matrices of 32 rows are multiplied, so that the results have just below, as many as, and more than 2^31 or
-    2^32 elements together; one operand is a transposed view. Every element is right."""
+    """About 65,536 matrices of 32 rows are multiplied in a batch, so that the results together have slightly fewer
+    than, exactly, and more than 2^31 or 2^32 elements. One operand is a transposed view. Every element is right."""
     declared(context, dtype)
     kind, width = _DTYPES[dtype], columns // 32
 
@@ -119,8 +119,8 @@ _SHRINKS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     **WHOLE,
 )
 def shrunk_image(context: CaseContext, op: str, columns: int) -> None:
-    """An image of 65,528, 65,536 and 65,544 rows and 32,768 columns, just below, as many as, and more than 2^31 elements, is
-    made smaller by eight in both directions. Every element of the result is right."""
+    """An image of 65,528, 65,536 and 65,544 rows and 32,768 columns (slightly fewer than, exactly, and more than 2^31
+    elements) is reduced to an eighth of its height and width. Every element of the result is right."""
     declared(context, "bfloat16")
     call = _SHRINKS[op]
 
@@ -139,8 +139,9 @@ def shrunk_image(context: CaseContext, op: str, columns: int) -> None:
 @cases("layout.large", over={"softmax": ()}, variants={"2^24 elements of a row": (2**24,)}, memory=lambda limit: most(limit) * 10, **MORE)  # fmt: skip
 @cases("layout.large", over={"softmax": ()}, variants={"2^31 elements of a row": (2**31,)}, memory=lambda limit: most(limit) * 10, **WHOLE)  # fmt: skip
 def one_row(context: CaseContext, limit: int) -> None:
-    """softmax of one bfloat16 row with just below, exactly, and more than 2^24 or 2^31 elements. The last element and one
-    near the limit are 8, all others are 0. The results at these two places are the largest, and all others are equal."""
+    """softmax reads one bfloat16 row with slightly fewer than, exactly, and more than 2^24 or 2^31 elements. The last
+    element and one near the limit are 8, all others are 0. The results at these two places are the largest, and all
+    others are equal."""
     declared(context, "bfloat16")
 
     def check(count: int) -> None:
@@ -175,8 +176,8 @@ _IMAGES = {rows * columns: (rows, columns) for rows, columns in ((65535, 65537),
 
 @cases("layout.large", over={op: (op,) for op in _COLUMNS}, variants={"2^32 columns": (2**32,)}, memory=lambda op, limit: most(limit) * 2 + 2**28, **WHOLE)  # fmt: skip
 def columns_of_images(context: CaseContext, op: str, limit: int) -> None:
-    """An image of bool of just below, as many as, and more than 2^32 elements is made from its columns (fold, col2im), or
-    cut into them (unfold, im2col), with a kernel of one element. Every element is right."""
+    """An image of bool with slightly fewer than, exactly, and more than 2^32 elements is assembled from its columns
+    (fold, col2im) or cut into them (unfold, im2col), with a kernel of one element. Every element is right."""
     declared(context, "bool")
     shapes = {**_IMAGES, 67 * 509: (67, 509)}
 

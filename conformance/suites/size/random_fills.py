@@ -1,4 +1,4 @@
-"""Cases about random numbers in tensors of more elements than 24 or 31 bits count."""
+"""Cases about random numbers in tensors of about 2^24 or 2^31 elements."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ def _memory_of_random(op: str, limit: int) -> int:
 @cases("layout.large", over={op: (op,) for op in _RANDOM}, variants=variant_of(2**24, "elements"), memory=_memory_of_random, **MORE)  # fmt: skip
 @cases("layout.large", over={op: (op,) for op in _OF_BYTES}, variants=variant_of(2**31, "elements"), memory=_memory_of_random, **WHOLE)  # fmt: skip
 def random_fill(context: CaseContext, op: str, limit: int) -> None:
-    """A tensor of just below, as many as, and more than 2^24 or 2^31 elements is filled with random numbers. In 4,096
-    elements at both ends and at the limit the mean is that of the distribution within 6 standard errors, and no two of
-    these parts are the same."""
+    """A tensor of slightly fewer than, exactly, and more than 2^24 or 2^31 elements is filled with random numbers. In
+    parts of 4,096 elements (at both ends, in the middle and below the limit), the mean is within 6 standard errors of
+    the distribution's mean, and no two parts are equal."""
     dtype, width = torch.uint8 if op in _OF_BYTES else torch.float32, 4096
 
     def check(count: int) -> None:
@@ -44,17 +44,20 @@ def random_fill(context: CaseContext, op: str, limit: int) -> None:
         starts = sorted({0, count // 2, max(0, min(count, limit) - width), count - width})
         parts = [context.from_device(x[at : at + width]).double() for at in starts]
         for start, part in zip(starts, parts):
-            text = "a part of a large tensor got no random numbers"
+            text = "a part of a large tensor was not filled with random numbers"
             unwritten = int((part == 0).sum())
             at = f"{width:,} of {count:,} elements, from {start:,}"
             context.same(unwritten, 0, text, at=f"zeros in {at}")
             off = abs(float(part.mean()) - 50.5)
-            text = "random numbers in a part of a large tensor have a mean that is not that of the distribution"
+            text = (
+                "the mean of random numbers in a part of a large tensor is not that of the "
+                "distribution"
+            )
             context.check(
                 off < 6 * 50 / width**0.5, text, expected=50.5, found=float(part.mean()), at=at
             )
             again = sum(bool((part == other).all()) for other in parts)
-            text = "two parts of a large tensor got the same random numbers"
+            text = "two parts of a large tensor were filled with the same random numbers"
             context.check(again == 1, text, at=at)
 
     at_each_size(context, check, limit, "elements", 5 * width, (limit - 1, limit, most(limit)))

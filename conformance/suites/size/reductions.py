@@ -1,4 +1,4 @@
-"""Cases about ops that reduce, scan, sort or count more elements than 24, 31 or 32 bits count: the result has a closed form."""
+"""Cases about ops that reduce, scan, sort or count about 2^24, 2^31 or 2^32 elements whose exact result is known."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ cases = Cases(Kind.VALUES)
 #: Of sums of equal float32 numbers: a counter that stops at 2^24, or a block that is left out, is off by more.
 RTOL = 1e-3
 
-_REDUCED = "the reduction of a large tensor is wrong"
+_REDUCED = "a reduction of a large tensor gave a wrong result"
 
 
 class Marked(NamedTuple):
-    """An op that finds one marked element. ``call`` takes a tensor of zeros with a 1; ``known`` is the result from the place
-    of the 1 and the number of elements."""
+    """An op that finds one marked element. ``call`` takes a tensor of zeros with a single 1. ``known`` takes the index
+    of the 1 and the number of elements, and returns the right result."""
 
     call: Callable[[torch.Tensor], torch.Tensor]
     known: Callable[[int, int], int]
@@ -77,8 +77,8 @@ def _memory_of_marked(op: str, limit: int) -> int:
 @cases("layout.large", over=_FINDS | {"argmax": ("argmax",)}, variants=_FAR, memory=_memory_of_marked, **WHOLE)  # fmt: skip
 @cases("layout.large", over=_WHERE, variants=variant_of(2**31, "elements of a condition"), memory=_memory_of_marked, **WHOLE)  # fmt: skip
 def finds_the_marked(context: CaseContext, op: str, limit: int) -> None:
-    """A tensor of just below, as many as, and more than 2^24, 2^31 or 2^32 bytes has a 1 at its end, or near the limit, and
-    zeros elsewhere. The op finds it, and gives its exact place."""
+    """A tensor of slightly fewer than, exactly, and more than 2^24, 2^31 or 2^32 bytes is 1 at its end or near the
+    limit, and 0 elsewhere. The op finds the 1 and returns its index."""
     marked = _MARKED[op]
 
     def check(count: int) -> None:
@@ -118,8 +118,8 @@ def _memory_of_ones(op: str, limit: int) -> int:
 
 @cases("layout.large", over={op: (op,) for op in _OF_ONES}, variants={"2^25 ones": (2**25,)}, memory=_memory_of_ones, **MORE)  # fmt: skip
 def of_many_ones(context: CaseContext, op: str, limit: int) -> None:
-    """2^24 + 2 and 2^25 float32 ones are summed, or reduced otherwise. The result is as computed by hand within 0.1 %: a
-    float32 counter that adds ones stops at 2^24."""
+    """2^24 + 2 and 2^25 ones in float32 are summed, or reduced by another op. The result is right within 0.1 %: a sum
+    in float32 that adds one element at a time would stop at 2^24."""
     call, known = _OF_ONES[op]
 
     def check(count: int) -> None:
@@ -149,8 +149,8 @@ _EXPANDED_RARELY = {op: (op,) for op in _EXPANDED if op not in _EXPANDED_IN_CORE
 @cases("layout.large", over=_EXPANDED_RARELY, variants=variant_of(2**31, "expanded elements"), memory=2**26, **WHOLE)  # fmt: skip
 @cases("layout.large", over={op: (op,) for op in _EXPANDED}, variants=variant_of(2**32, "expanded elements"), memory=2**26, **WHOLE)  # fmt: skip
 def of_one_expanded(context: CaseContext, op: str, limit: int) -> None:
-    """A single float64 (or float32) 1 is expanded to just below, as many as, and more than 2^31 or 2^32 elements, and
-    reduced. The result is exact."""
+    """A single float64 (or float32) 1 is expanded to slightly fewer than, exactly, and more than 2^31 or 2^32 elements,
+    and reduced. The result is exact."""
     call, known = _EXPANDED[op]
     wide = "float64" in context.descriptor.dtypes
     dtype = torch.float64 if wide else torch.float32
@@ -168,18 +168,18 @@ def of_one_expanded(context: CaseContext, op: str, limit: int) -> None:
 
 @cases("layout.large", over={"expand": ()}, variants=variant_of(2**31, "elements, backward"), memory=2**26, **WHOLE)  # fmt: skip
 def gradient_of_expanded(context: CaseContext, limit: int) -> None:
-    """A float64 (or float32) 1 is expanded to just below, as many as, and more than 2^31 elements, and summed. Its gradient
-    is the number of elements."""
+    """A float64 (or float32) 1 is expanded to slightly fewer than, exactly, and more than 2^31 elements, and summed.
+    Its gradient is the number of elements."""
     wide = "float64" in context.descriptor.dtypes
     dtype = torch.float64 if wide else torch.float32
 
     def check(count: int) -> None:
         one = torch.ones(1, dtype=dtype, device=context.device).requires_grad_()
         one.expand(count).sum().backward()
-        context.must(one.grad is not None, "the expanded element got no gradient")
+        context.must(one.grad is not None, "the expanded element has no gradient after backward")
         want, text = (
             torch.tensor([count], dtype=dtype),
-            "the gradient of an expanded element is wrong",
+            "the gradient of an element that was expanded and summed is wrong",
         )
         assert one.grad is not None
         context.equal(one.grad, want, text, f"{count:,} elements")
@@ -191,7 +191,7 @@ def gradient_of_expanded(context: CaseContext, limit: int) -> None:
 
 
 def _scannable() -> torch.Tensor:
-    """Returns a period of bytes whose sum is 0 modulo 256, so that the running sum in bytes repeats."""
+    """Returns a period of bytes whose sum is 0 modulo 256, so that the running sum of repeated periods also repeats."""
     slices = period((), torch.uint8)
     slices[-1] -= slices.sum(dtype=torch.uint8)
     return slices
@@ -200,19 +200,23 @@ def _scannable() -> torch.Tensor:
 @cases("layout.large", over={"cumsum": ()}, variants=variant_of(2**24, "elements"), memory=lambda limit: most(limit) * 3, **MORE)  # fmt: skip
 @cases("layout.large", over={"cumsum": ()}, variants=variant_of(2**31, "elements"), memory=lambda limit: most(limit) * 2 + 2**26, **WHOLE)  # fmt: skip
 def running_sum(context: CaseContext, limit: int) -> None:
-    """The running sum of just below, as many as, and more than 2^24 or 2^31 bytes, kept in bytes. Every element is right."""
+    """The running sum of slightly fewer than, exactly, and more than 2^24 or 2^31 bytes is computed in bytes. Every
+    element is right."""
     slices = _scannable()
     want = slices.cumsum(0, dtype=torch.uint8)
 
     def check(count: int) -> None:
         found = repeated(context, slices, count).cumsum(0, dtype=torch.uint8)
-        check_repeats(context, found, want, "a running sum is wrong", at=f"{count:,} elements")
+        check_repeats(
+            context, found, want, "an element of a running sum is wrong", at=f"{count:,} elements"
+        )
 
     at_each_size(context, check, limit, "elements", sizes=few(limit))
 
 
 class _Running(NamedTuple):
-    """A running maximum or minimum: the call, and the last three values that it returns for a 2 after zeros and a 1."""
+    """A running maximum or minimum: the op, and the last three values that it must return for the input of the case
+    ``running_maximum``."""
 
     call: Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor]]
     last: tuple[int, int, int]
@@ -226,14 +230,17 @@ _MAXIMA: dict[str, _Running] = {
 
 @cases("layout.large", over={op: (op,) for op in _MAXIMA}, variants=variant_of(2**24, "elements"), memory=lambda op, limit: most(limit) * 11, **MORE)  # fmt: skip
 def running_maximum(context: CaseContext, op: str, limit: int) -> None:
-    """The running maximum, or minimum, of just below, as many as, and more than 2^24 bytes, of which the last but one is
-    larger than all others. The values and indices before it, and its own, are right."""
+    """The running maximum or minimum of slightly fewer than, exactly, and more than 2^24 bytes is computed. The last
+    but one is larger than all others. The values and indices at this element and before it are right."""
 
     def check(count: int) -> None:
         x = torch.zeros(count, dtype=torch.uint8, device=context.device)
         x[2], x[-2] = 1, 2
         values, places = _MAXIMA[op].call(x)
-        text, at = "a running maximum or minimum is wrong", f"{count:,} elements"
+        text, at = (
+            "a value or index of a running maximum or minimum is wrong",
+            f"{count:,} elements",
+        )
         last = [int(each) for each in context.from_device(places[-4:])]
         context.same(last[2:], [count - 2, count - 2], text, at=at)
         context.same(last[:2], [2, 2], text, at=at)
@@ -247,7 +254,8 @@ def running_maximum(context: CaseContext, op: str, limit: int) -> None:
 
 
 def _runs(count: int) -> list[tuple[int, int]]:
-    """Returns for each value of a sorted tensor of repeated periods its first place, and how often it occurs."""
+    """Returns, for each value in a sorted tensor of repeated periods, the index of its first element and its number of
+    elements."""
     found, start = [], 0
     for value in range(PERIOD):
         times = (count - value + PERIOD - 1) // PERIOD
@@ -265,8 +273,9 @@ _SORTS: dict[str, Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor]]] =
 
 @cases("layout.large", over={op: (op,) for op in _SORTS}, variants=variant_of(2**24, "elements"), memory=lambda op, limit: most(limit) * 30, **MORE)  # fmt: skip
 def sorted_stably(context: CaseContext, op: str, limit: int) -> None:
-    """Just below, and more than 2^24 bytes, which repeat, are sorted stably. Every value and every index is right."""
-    slices, text = period((), torch.uint8), "the sorted tensor is wrong"
+    """Slightly fewer than, and more than 2^24 bytes, whose values repeat, are sorted stably. Every value and every
+    index is right."""
+    slices, text = period((), torch.uint8), "a value or index of a sorted tensor is wrong"
 
     def check(count: int) -> None:
         values, places = _SORTS[op](repeated(context, slices, count))
@@ -284,8 +293,8 @@ def sorted_stably(context: CaseContext, op: str, limit: int) -> None:
 
 @cases("layout.large", over={"topk": ()}, variants=variant_of(2**24, "elements"), memory=lambda limit: most(limit) * 16, **MORE)  # fmt: skip
 def largest_elements(context: CaseContext, limit: int) -> None:
-    """The three largest of just below, as many as, and more than 2^24 int16 numbers are at known places, on both sides of
-    the limit. topk finds them there."""
+    """topk is called with slightly fewer than, exactly, and more than 2^24 int16 numbers. The three largest are at
+    known places on both sides of the limit, and topk finds them there."""
 
     def check(count: int) -> None:
         x = torch.zeros(count, dtype=torch.int16, device=context.device)
@@ -293,7 +302,7 @@ def largest_elements(context: CaseContext, limit: int) -> None:
         for number, place in enumerate(where):
             x[place] = 1000 + number
         values, found = x.topk(3)
-        text, at = "the largest elements of a large tensor are wrong", f"{count:,} elements"
+        text, at = "topk of a large tensor did not find the largest elements", f"{count:,} elements"
         context.same(context.from_device(found).tolist(), where[::-1], text, at=at)
         context.same(context.from_device(values).tolist(), [1002, 1001, 1000], text, at=at)
 
@@ -310,9 +319,9 @@ _COUNTS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 @cases("layout.large", over={op: (op,) for op in _COUNTS}, variants=variant_of(2**24, "elements"), memory=lambda op, limit: most(limit) * 20, **MORE)  # fmt: skip
 @cases("layout.large", over={"bincount": ("bincount",)}, variants=variant_of(2**31, "elements"), memory=lambda op, limit: most(limit) + 2**27, **WHOLE)  # fmt: skip
 def counts_of_values(context: CaseContext, op: str, limit: int) -> None:
-    """The values of just below, as many as, and more than 2^24 or 2^31 bytes, which repeat, are counted. All counts are
-    right."""
-    slices, text = period((), torch.uint8), "the counts of values are wrong"
+    """The occurrences of each value in slightly fewer than, exactly, and more than 2^24 or 2^31 bytes are counted. All
+    counts are right."""
+    slices, text = period((), torch.uint8), "a count of the values in a large tensor is wrong"
 
     def check(count: int) -> None:
         found = _COUNTS[op](repeated(context, slices, count))
@@ -324,12 +333,13 @@ def counts_of_values(context: CaseContext, op: str, limit: int) -> None:
 
 @cases("layout.large", over={"unique": ()}, variants=variant_of(2**24, "elements, inverse"), memory=lambda limit: most(limit) * 30, **WHOLE)  # fmt: skip
 def inverse_of_unique(context: CaseContext, limit: int) -> None:
-    """unique of int32 numbers up to 2^24 and more, each of them once, returns them all, and the index of each."""
+    """unique is called with int32 numbers up to 2^24 and more, each of which occurs once. It returns all of them, and
+    the index of each."""
 
     def check(count: int) -> None:
         numbers = torch.arange(count, dtype=torch.int32, device=context.device).flip(0)
         found, inverse = numbers.unique(return_inverse=True)
-        text, at = "unique of many numbers is wrong", f"{count:,} elements"
+        text, at = "unique of many different numbers gave a wrong result", f"{count:,} elements"
         context.same(len(found), count, text, at=at)
         for start, length in pieces(count, 2**20):
             end = start + length
@@ -350,9 +360,9 @@ _EQUAL: dict[str, Callable[[torch.Tensor, torch.Tensor], Any]] = {
 @cases("layout.large", over={op: (op,) for op in _EQUAL}, variants=variant_of(2**24, "elements"), memory=lambda op, limit: most(limit) * 8, **MORE)  # fmt: skip
 @cases("layout.large", over={"equal": ("equal",)}, variants=variant_of(2**31, "elements"), memory=lambda op, limit: most(limit) * 2 + 2**26, **WHOLE)  # fmt: skip
 def compared(context: CaseContext, op: str, limit: int) -> None:
-    """Two tensors of just below, as many as, and more than 2^24 or 2^31 bytes are compared. They differ exactly if the last
-    element differs, or one near the limit."""
-    call, text = _EQUAL[op], "the comparison of two large tensors is wrong"
+    """Two tensors of slightly fewer than, exactly, and more than 2^24 or 2^31 bytes are compared. The op reports a
+    difference exactly if the last element, or one near the limit, differs."""
+    call, text = _EQUAL[op], "a comparison of two large tensors gave a wrong result"
 
     def check(count: int) -> None:
         x = torch.zeros(count, dtype=torch.uint8, device=context.device)

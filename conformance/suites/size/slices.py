@@ -1,7 +1,7 @@
-"""Cases about ops that compute each row, batch, group or channel by itself, with more of them than 16 or 24 bits count.
+"""Cases about ops that compute each row, batch, group or channel separately, for about 2^16 or 2^24 of them.
 
-The slices of the inputs repeat, so those of results and gradients repeat too. Gradients of an operand that all slices
-share are sums over the slices.
+The slices of the inputs repeat, so those of results and gradients repeat, too. The gradient of an operand that all
+slices share is the sum over the slices.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ SUM_TOLERANCE = 1e-5
 
 @dataclass(frozen=True)
 class Grows:
-    """An operand with a dimension ``dim`` that grows; ``shape`` has the others. Integers are from 0 up to ``below``."""
+    """An operand whose dimension ``dim`` grows; ``shape`` has its other dimensions. For an integer operand, values are
+    from 0 to ``below`` - 1."""
 
     shape: tuple[int, ...]
     dim: int = 0
@@ -47,8 +48,8 @@ class Grows:
 
 @dataclass(frozen=True)
 class Sliced:
-    """An op that computes each slice of the operands ``grows`` by itself. ``call`` takes these, and then the operands whose
-    shapes are ``shared``. The slices of the result lie along its dimension ``out``."""
+    """An op that computes each slice of the operands ``grows`` separately. ``call`` takes these operands, and then the
+    operands with the shapes ``shared``. The slices of the result lie along its dimension ``out``."""
 
     call: Callable[..., torch.Tensor]
     grows: tuple[Grows, ...]
@@ -188,7 +189,7 @@ _OF_MANY_ROWS = (
 
 
 def _memory(what: str, op: str, limit: int) -> int:
-    """Returns an estimate of the bytes: operands, results and gradients, each with a copy."""
+    """Returns an estimate of the bytes that a case needs: for operands, results and gradients, each with a copy."""
     sliced = _TABLES[what][op]
     numbers = sum(torch.Size(each.shape).numel() for each in sliced.grows)
     return most(limit) * 4 * numbers * (8 if sliced.grad else 5) + 2**24
@@ -202,7 +203,8 @@ _QUICK = "nn.functional.layer_norm"
 
 
 def _cases_of(what: str) -> dict[str, tuple[str, str]]:
-    """Returns the names and arguments of the cases of a table, but for the one of plan quick."""
+    """Returns the arguments of the cases of a table, by case name; the case that is part of the plan quick is left
+    out."""
     return {op: (what, op) for op in _TABLES[what] if op != _QUICK}
 
 
@@ -212,9 +214,9 @@ def _cases_of(what: str) -> dict[str, tuple[str, str]]:
 @cases("layout.large", over=_cases_of("channels"), variants=_CHANNELS_OF, memory=_memory, **MORE)
 @cases("layout.large", over=_cases_of("groups"), variants=_GROUPS_OF, memory=_memory, **MORE)
 def each_by_itself(context: CaseContext, what: str, op: str, limit: int) -> None:
-    """The op is called with just below, as many as, and more than 65,536 rows, batches, channels or groups, which repeat
-    those of a small call; the last time in transposed memory. Each of them, in the result and in every gradient, equals
-    that of the small call, and gradients of shared operands are the sums."""
+    """The op is called with slightly fewer than, exactly, and more than 65,536 rows, batches, channels or groups, which
+    repeat those of a small call; in the last call, operands are transposed in memory. Each slice of the result and of
+    every gradient equals that of the small call, and gradients of shared operands are the sums over the slices."""
     sliced = _TABLES[what][op]
     last = most(limit)
     at_each_size(
@@ -239,8 +241,8 @@ _CALLS_OF_TWO_FEATURES: dict[str, Callable[..., torch.Tensor]] = {
     **WHOLE,
 )
 def of_many_rows(context: CaseContext, op: str, limit: int) -> None:
-    """The op is called with just below, as many as, and more than 2^24 rows, which repeat those of a small call. Each
-    row of the result equals that of the small call."""
+    """The op is called with slightly fewer than, exactly, and more than 2^24 rows, which repeat those of a small call.
+    Each row of the result equals that of the small call."""
     sliced = replace(_ROWS[op], grows=tuple(Grows((2,)) for _ in _ROWS[op].grows), grad=False)
     if sliced.shared:
         sliced = replace(sliced, shared=((2,),) if len(sliced.shared) == 1 else ((3, 2), (3,)))
@@ -255,7 +257,7 @@ def of_many_rows(context: CaseContext, op: str, limit: int) -> None:
 
 
 def _check(context: CaseContext, sliced: Sliced, count: int, at: str, transposed: bool) -> None:
-    """Checks the result of one call, and its gradients."""
+    """Checks the result and the gradients of one call with ``count`` slices."""
     whole = sliced.linear
     periods = [each.period(seed, whole) for seed, each in enumerate(sliced.grows)]
     shared = [_small(shape, seed, whole) for seed, shape in enumerate(sliced.shared, len(periods))]
@@ -268,14 +270,14 @@ def _check(context: CaseContext, sliced: Sliced, count: int, at: str, transposed
     for each in given:
         each.requires_grad_(sliced.grad and each.is_floating_point())
     found = sliced.call(*given)
-    text = "a call with many slices gives another result than a small call"
+    text = "a slice in the result of a large call differs from that of a small call"
     close = {"rtol": RTOL, "atol": ATOL}
     check_repeats(context, found.detach(), known[0], text, dim=sliced.out, at=at, **close)
     if not sliced.grad:
         return
     cotangent = _small(known[0].shape, 99, whole)
     found.backward(repeated(context, cotangent, count, sliced.out))
-    text = "a gradient of a call with many slices differs from that of a small call"
+    text = "a slice in a gradient of a large call differs from that of a small call"
     for operand, grow, want in zip(given, sliced.grows, known[1]):
         if want is not None:
             grad = _grad(context, operand)
@@ -290,14 +292,17 @@ def _check(context: CaseContext, sliced: Sliced, count: int, at: str, transposed
 
 
 def _small(shape: tuple[int, ...], seed: int, whole: bool) -> torch.Tensor:
-    """Returns a tensor of a shape on the CPU, filled with numbers between -1 and 1, or with integers from -2 to 2."""
+    """Returns a CPU tensor of this shape, filled with numbers between -1 and 1 or, if ``whole``, with integers from -2
+    to 2."""
     generator = torch.Generator().manual_seed(1000 + seed)
     numbers = torch.rand(shape, generator=generator) * 2 - 1
     return numbers.mul(2).round() if whole else numbers
 
 
 def _grad(context: CaseContext, tensor: torch.Tensor) -> torch.Tensor:
-    context.check(tensor.grad is not None, "an operand that requires a gradient got none")
+    context.check(
+        tensor.grad is not None, ("an operand that requires a gradient has none after backward")
+    )
     assert tensor.grad is not None
     return tensor.grad
 
@@ -305,8 +310,8 @@ def _grad(context: CaseContext, tensor: torch.Tensor) -> torch.Tensor:
 def _known(
     sliced: Sliced, periods: list[torch.Tensor], shared: list[torch.Tensor]
 ) -> tuple[torch.Tensor, list[Any]]:
-    """Returns the slices of the result along dimension 0, and those of the gradients: computed on the CPU in float64.
-    For no slices, gradients of shared operands are 0."""
+    """Computes the op on the CPU in float64. Returns the slices of the result along dimension 0, and the slices of the
+    gradients. If there are no slices, gradients of shared operands are 0."""
     moved = [each.movedim(0, grow.dim) for each, grow in zip(periods, sliced.grows)]
     operands = (each.detach() for each in (*moved, *shared))
     given = [each.double() if each.is_floating_point() else each for each in operands]

@@ -47,7 +47,7 @@ def restored(context: CaseContext, raises: bool) -> None:
             context.current_stream(), stream, "the stream is not current inside its `with` block"
         )
         if raises:
-            raise LookupError("raised by this case")
+            raise LookupError("an exception that this case raises itself")
     context.same(
         context.current_stream(),
         before,

@@ -281,7 +281,9 @@ def _impossible(model: Model) -> dict[Key, str]:
             for name in ("wait", "wait_stream"):
                 found[name, one, other, how] = "a device index has only one default stream"
         if how != "other index" and model.indices > 1:
-            found["across", one, other, how] = "a copy between device indices uses two of them"
+            found["across", one, other, how] = (
+                "a copy between device indices uses two different indices"
+            )
     return found
 
 

@@ -1,4 +1,5 @@
-"""Kernels that SyncBatchNorm asks of an accelerator, written with other ops of the device. The CPU has none of them."""
+"""Kernels that SyncBatchNorm calls on an accelerator, written with other ops of the device because the CPU does not
+have them."""
 
 from __future__ import annotations
 
@@ -30,7 +31,7 @@ def _other_dims(x: Tensor) -> list[int]:
 
 
 def _by_channel(values: Tensor, like: Tensor) -> Tensor:
-    """Returns one value for each channel, in a shape that broadcasts over a batch."""
+    """Returns the values of ``values``, one per channel, in a shape that broadcasts with the batch ``like``."""
     return values.view([1, -1] + [1] * (like.dim() - 2))
 
 
@@ -51,7 +52,8 @@ def _gather_stats(
     eps: float,
     counts: Tensor,
 ) -> tuple[Tensor, Tensor]:
-    """Returns the mean and the inverse deviation of the batches of all ranks, and updates the running statistics."""
+    """Returns the mean and the inverse standard deviation over the batches of all ranks, and updates the running
+    statistics."""
     if native.on("distributed.batch_counts_ignored"):
         counts = torch.full_like(counts, float(counts.mean()))
     shares = (counts / counts.sum()).view(-1, 1)
@@ -81,7 +83,8 @@ def _normalise(
 
 
 def _given(gradient: Tensor, x: Tensor) -> Tensor:
-    """Returns the cotangent; with a planted fault, as if it had the strides of the input."""
+    """Returns the gradient of the output. If a planted fault is on, the gradient is read as if it had the strides of
+    the input."""
     if native.on("distributed.batch_norm_reads_rows"):
         return gradient.as_strided(x.size(), x.stride())
     return gradient

@@ -1,4 +1,5 @@
-"""Builds the device's library at first use, once for each build of torch and each state of the sources."""
+"""Builds the device's library when it is first used, once for each build of torch and each state of the source
+files."""
 
 from __future__ import annotations
 
@@ -35,8 +36,8 @@ FLAGS: Final = (
 
 
 class BuildFailed(RuntimeError):
-    """The error for a library that could not be built. The text of the error says why and what to do, and names the
-    file with the whole output."""
+    """The error for a library that could not be built. Its text has the reason, what to do, and the name of the file
+    with the compiler's whole output."""
 
 
 def library() -> ModuleType:
@@ -122,7 +123,7 @@ def _compile(folder: Path) -> ModuleType:
 
 
 def headers_of_kineto() -> list[str]:
-    """Returns the folder of Kineto's headers, which include each other by names without a folder."""
+    """Returns the folder of Kineto's headers, which include each other without a path."""
     return [str(Path(torch.__file__).parent / "include" / "kineto")]
 
 

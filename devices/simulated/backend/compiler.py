@@ -1,7 +1,9 @@
-"""The backend "simulated" of torch.compile: Inductor's code for the CPU, over aliases of the device's memory.
+"""The torch.compile backend "simulated": it compiles graphs with Inductor for the CPU, and runs the code on aliases of
+the device's memory.
 
-A graph that uses one device is given to Inductor with the CPU in the place of the device. The compiled code then runs in
-the turn of the device's current stream, on aliases of its arguments, as the device's kernels do.
+In a graph that uses one device index, the device is replaced by the CPU before Inductor compiles the graph. Like a
+kernel of the device, the compiled code runs when its turn comes in the current stream; its arguments are CPU tensors
+that share the memory of the device tensors.
 """
 
 from __future__ import annotations
@@ -27,14 +29,14 @@ def register(registry: Any) -> None:
 
 
 def compile_graph(graph: Any, inputs: Sequence[Any], **options: Any) -> Any:
-    """Compiles a graph that Dynamo has traced. Returns a function of the graph's inputs."""
+    """Compiles a graph that Dynamo has traced. Returns a function that takes the graph's inputs."""
     compile_fx: Any = importlib.import_module("torch._inductor.compile_fx")
     return compile_fx.compile_fx(graph, inputs, inner_compile=_compile_ops, **options)
 
 
 def _compile_ops(graph: Any, inputs: Sequence[Any], **options: Any) -> Callable[..., Any]:
-    """Compiles a graph of aten ops. Returns a function that takes a list of the inputs, which it empties, and returns the
-    outputs."""
+    """Compiles a graph of aten ops. Returns a function that takes the inputs as a list, empties the list, and returns
+    the outputs."""
     if native.on("compile.deep_graphs") and len(graph.graph.nodes) > _DEEP:
         raise RecursionError("maximum recursion depth exceeded while compiling a graph")
     if not _uses_one_device(graph):
@@ -59,7 +61,7 @@ def _boxed(graph: Any) -> Callable[..., Any]:
 
 
 class _Launch:
-    """Compiled code for one graph. A call runs it in the turn of the current stream."""
+    """Compiled code of one graph. A call queues the code on the current stream."""
 
     def __init__(self, compiled: Callable[..., Any], backward: bool) -> None:
         self._compiled, self._backward = compiled, backward
@@ -91,7 +93,7 @@ class _Launch:
         return [self._spoilt(each) for each in found]
 
     def _spoilt(self, output: Any) -> Any:
-        """Returns an output as the faults that are on leave it."""
+        """Returns an output, changed by the planted faults that are on."""
         if not isinstance(output, torch.Tensor):
             return output
         if native.on("compile.results_dense"):
@@ -105,7 +107,7 @@ class _Launch:
 
 
 def _uses_one_device(graph: Any) -> bool:
-    """Returns True if a graph uses one index of the device, and has no result elsewhere."""
+    """Returns True if a graph uses exactly one index of the device, and all its outputs are on this index."""
     nodes = list(graph.graph.nodes)
     devices = set().union(*map(_devices, nodes))
     ours = {each for each in devices if each.type == native.NAME}
@@ -114,13 +116,14 @@ def _uses_one_device(graph: Any) -> bool:
 
 
 def _devices(node: Any) -> set[torch.device]:
-    """Returns the devices of the tensors that a node of a graph makes."""
+    """Returns the devices of the tensors that a node of a graph creates."""
     made = pytree.tree_leaves(node.meta.get("val"))
     return {each.device for each in made if isinstance(each, torch.Tensor)}
 
 
 def _move(graph: Any) -> None:
-    """Puts the CPU in the place of the device in a graph: in its arguments, and in what is known of its tensors."""
+    """Replaces the device by the CPU in a graph: in the arguments of its nodes, and in the fake tensors that describe
+    their results."""
 
     def device(value: Any) -> Any:
         ours = isinstance(value, torch.device) and value.type == native.NAME
@@ -135,7 +138,8 @@ def _move(graph: Any) -> None:
 
 
 def _moved(value: Any) -> Any:
-    """Returns a fake tensor on the CPU with the geometry of one on the device; any other value as it is."""
+    """Returns a CPU fake tensor with the shape, strides and offset of a fake tensor on the device; any other value as
+    it is."""
     mode = getattr(value, "fake_mode", None)
     if mode is None or value.device.type != native.NAME:
         return value
@@ -144,8 +148,8 @@ def _moved(value: Any) -> Any:
 
 
 def _keep_convolutions_row_major(graph: Any) -> None:
-    """Gives contiguous copies of their operands to convolutions, because their results are row-major on the device. On the
-    CPU the results of channels_last operands are channels_last."""
+    """Makes convolutions in a graph read contiguous copies of their operands. The results of the device's own
+    convolutions are contiguous, whereas on the CPU channels_last operands would give channels_last results."""
     convolutions = (torch.ops.aten.convolution, torch.ops.aten.convolution_backward)
     for node in _calls(graph):
         if node.target.overloadpacket in convolutions:
@@ -154,13 +158,13 @@ def _keep_convolutions_row_major(graph: Any) -> None:
 
 
 def _calls(graph: Any) -> list[Any]:
-    """Returns the nodes of a graph that call an overload of an op."""
+    """Returns the nodes of a graph that call an op."""
     nodes = graph.graph.nodes
     return [each for each in nodes if isinstance(each.target, torch._ops.OpOverload)]
 
 
 def _make_operands_dense(graph: Any, node: Any) -> None:
-    """Gives contiguous copies of its operands to a node of a graph."""
+    """Makes a node of a graph read contiguous copies of its operands."""
     for operand in [each for each in node.args if isinstance(each, torch.fx.Node)]:
         with graph.graph.inserting_before(node):
             copy = graph.graph.call_function(
@@ -186,12 +190,12 @@ def _copy(value: Any) -> Any:
 
 
 def _in_traced_backward() -> bool:
-    """Returns True in a backward pass that compiled autograd has traced."""
+    """Returns True during a backward pass that compiled autograd has traced."""
     return bool(sys.modules["torch._dynamo.compiled_autograd"].in_compiled_autograd_region)
 
 
 def _as_dense(value: Any) -> Any:
-    """Returns a tensor as if it were contiguous, if its elements fill its memory."""
+    """Returns a column-major matrix as if its memory were row-major, for a planted fault; any other value as it is."""
     if not isinstance(value, torch.Tensor) or value.dim() != 2 or value.is_contiguous():
         return value
     dense = value.stride() == (1, value.shape[0])
@@ -199,7 +203,8 @@ def _as_dense(value: Any) -> Any:
 
 
 def _ignore_tags(graph: Any) -> None:
-    """Gives contiguous copies of their operands to ops that are not torch's own."""
+    """Makes ops that are not torch's own read contiguous copies of their operands, for a planted fault that ignores the
+    tags of custom ops."""
     for node in _calls(graph):
         if node.target.namespace not in ("aten", "prims", "inductor"):
             _make_operands_dense(graph, node)

@@ -16,14 +16,14 @@ _first: Any = None  # the first group of the process, for a planted fault
 
 
 def register() -> None:
-    """Makes the process group the default backend for tensors of the device. Does nothing if torch was built without
+    """Makes the device's process group the default backend for its tensors. Does nothing if torch was built without
     torch.distributed."""
     if dist.is_available():
         dist.Backend.register_backend(BACKEND, _make_group, devices=[native.NAME])
 
 
 def _make_group(store: Any, rank: int, size: int, timeout: timedelta) -> Any:
-    """Returns a group that runs the collectives of a new gloo group on the device."""
+    """Returns a process group of the device, which uses a new gloo group to exchange the data."""
     global _first
     if _first is not None and native.on("distributed.first_group_stays"):
         return _first
@@ -36,7 +36,7 @@ def _make_group(store: Any, rank: int, size: int, timeout: timedelta) -> Any:
 
 
 def forget_default() -> None:
-    """Makes torch.distributed forget the device's default backend, for a planted fault."""
+    """Removes the device's default backend from torch.distributed, for a planted fault."""
     dist.Backend.default_device_backend_map.pop(native.NAME, None)
 
 

@@ -1,7 +1,8 @@
-"""Sends tensors of the device to other processes, as torch.multiprocessing sends tensors of the CPU.
+"""Sends tensors of the device to other processes, as torch.multiprocessing sends CPU tensors.
 
-The receiving process maps the sender's memory. The sender keeps the memory until the receiver has let go of the storage: both
-hold one end of a pipe, and the sender sees that the other end was closed, also if the receiver was killed.
+The receiving process maps the sender's memory. The sender keeps the memory until the receiver has freed the storage.
+Both processes have one end of a pipe: when the receiver frees the storage or is killed, its end closes, and the sender
+notices that.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ def register() -> None:
 
 
 def ipc_collect() -> None:
-    """Frees the memory of sent tensors of which no other process holds a copy any more."""
+    """Frees the memory of sent tensors that no other process uses any more."""
     if native.on("sharing.never_collected"):
         return
     ended = select.poll()
@@ -50,7 +51,8 @@ def _reduce(tensor: torch.Tensor) -> Any:
         return reductions.reduce_tensor(tensor)
     if tensor.requires_grad and not tensor.is_leaf:
         raise RuntimeError(
-            "a tensor that requires a gradient and is no leaf cannot be sent to another process: call detach() first"
+            "a tensor that requires a gradient and is not a leaf cannot be sent to another "
+            "process: call detach() first"
         )
     if native.on("sharing.sends_a_copy"):
         tensor = _copied(tensor)
@@ -82,7 +84,7 @@ def _copied(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _shared(storage: Any) -> tuple[Any, ...]:
-    """Returns what another process needs to map a storage, and keeps the storage for that process."""
+    """Returns the data that another process needs to map a storage, and keeps the storage alive for that process."""
     index, size = storage.device.index, storage.nbytes()
     if size == 0:
         return index, 0, None, 0, None
@@ -132,7 +134,8 @@ def _rebuild(
 
 
 def _received_storage(index: int, size: int, file: Any, place: int, held: Any) -> Any:
-    """Returns the storage that another process has sent: one object for one storage."""
+    """Returns the storage that another process has sent. If the storage was received before and is still alive, returns
+    the same object."""
     index = 0 if native.on("sharing.index_lost") else index
     device = torch.device(native.NAME, index)
     if size == 0:
