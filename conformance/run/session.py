@@ -33,7 +33,7 @@ from conformance.plan import planner, selection, usage
 from conformance.plan.options import Request
 from conformance.plan.selection import Item, Machine, item_of, items_of
 from conformance.recordings.fidelity import fidelity_of
-from conformance.recordings.outcomes import judge_calls, lines_of, write_calls
+from conformance.recordings.outcomes import judge_calls, keep_recording, lines_of, write_calls
 from conformance.recordings.source import open_recording, source_of
 from conformance.run import progress
 from conformance.run.device_survey import surveyed
@@ -292,14 +292,15 @@ class Session:
         return result
 
     def _write_calls(self, results: Mapping[CellKey, CellResult]) -> tuple[str, ...]:
-        """Writes the outcomes of the recorded calls into the results folder. Returns the lines about them for the end of
-        the run."""
+        """Writes the outcomes of the recorded calls and a copy of the recording into the results folder. Returns the
+        lines about the calls for the end of the run."""
         source = open_recording(Path(str(self.bench.recording)))
         left_out = dict(source.left_out)
         for excluded in self.plan.excluded:
             left_out |= {call: excluded.reason for call, _ in excluded.cells}
         judged = judge_calls(source.recording, results, left_out)
         write_calls(self.folder, judged)
+        keep_recording(self.folder, Path(str(self.bench.recording)))
         return (*lines_of(judged), str(fidelity_of(source)))
 
     def _explained(self, results: dict[CellKey, CellResult], say: Say) -> dict[CellKey, CellResult]:

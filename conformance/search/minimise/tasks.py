@@ -152,6 +152,7 @@ def solve(runner: CandidateRunner, task: Task) -> Answer:
     from conformance.checks.ops.call_script import CallScript
     from conformance.search.minimise.shrink import Search, candidate_of, start_of
     from conformance.suites.layout import SUITE
+    from opinfo.layouts import RECORDED
 
     clause = task.cell.clause
     if clause not in SUITE.applying(runner.traits):
@@ -159,6 +160,13 @@ def solve(runner: CandidateRunner, task: Task) -> Answer:
     smallest = runner.run_all(clause).smallest if task.failure is None else None
     wanted = smallest.failure if smallest is not None else task.failure
     start = start_of(runner, clause, wanted) if wanted is not None else None
+    recorded = wanted is not None and wanted.layout == RECORDED.id
+    if start is None and recorded:
+        return Answer(
+            task,
+            why=f"{task.cell}: the call fails only with its recorded strides and offsets, which no smaller call has; "
+            "run its repro script",
+        )
     if start is None and smallest is not None and isinstance(smallest.repro, CallScript):
         start = candidate_of(smallest.repro.laid.sample, smallest.failure), smallest
     if start is None:
