@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, Final
@@ -19,8 +19,10 @@ from conformance.recordings.wire import (
 )
 from opinfo.compare import Arguments, tensors_of
 from opinfo.database import DATABASE
+from opinfo.layouts import Geometry
 from opinfo.sample_source import SampleSource
 from opinfo.samples import SEED, Sample
+from opinfo.shared_memory import why_apart, with_shared_elements
 from opinfo.subject import Function, Source, Subject, names_of_packet
 
 #: Up to this number of elements, a call runs in every layout; a larger one only in the neighbours of its own geometry.
@@ -164,6 +166,7 @@ class RecordedSource:
     def __init__(self, recording: Recording, digest: str) -> None:
         self.recording, self.digest = recording, digest
         self.left_out: dict[str, str] = {}
+        self.apart: dict[str, str] = {}  # why calls are made with tensors that share no memory
         self._subjects: dict[str, Subject] = {}
         for name, call in recording.named().items():
             try:
@@ -186,11 +189,35 @@ class RecordedSource:
             repeat_elements(each, place.stride)
             for each, place in zip(arguments.tensors, geometries, strict=True)
         ]
+        storages = self._storages(subject, Arguments(*arguments.bind(tensors)), geometries)
+        if storages is not None:
+            tensors = with_shared_elements(tensors, geometries, storages)
         arguments = Arguments(*arguments.bind(tensors))
         layouts = subject.layouts
         if layouts is None and sum(each.numel() for each in tensors) > _EVERY_LAYOUT:
             layouts = NEIGHBOURS
-        return [Sample(0, arguments, None, layouts=layouts, geometries=geometries)]
+        return [
+            Sample(
+                0, arguments, None, layouts=layouts, geometries=geometries, storages=storages
+            )
+        ]
+
+    def _storages(
+        self, subject: AtenCall, arguments: Arguments, geometries: Sequence[Geometry]
+    ) -> tuple[int, ...] | None:
+        """Returns the number of the storage of each tensor; None if no two tensors share memory, or if the values of such
+        tensors do not define the result of the call, which ``apart`` then says."""
+        storages = tuple(each.storage for each in subject.call.tensors)
+        if len(set(storages)) == len(storages):
+            return None
+        dtypes = [each.dtype for each in arguments.tensors]
+        written = subject.written_tensors(arguments)
+        why = why_apart(dtypes, geometries, storages, written, pointwise=subject.pointwise)
+        if any(each.stride is None for each in subject.call.tensors):
+            why = "the recording has no strides"
+        if why:
+            self.apart[subject.id] = why
+        return None if why else storages
 
     def describe(self) -> str:
         return f"a recording of {len(self._subjects)} distinct calls, {self.digest}"

@@ -127,8 +127,7 @@ def test_a_recording_of_a_replay_is_compared_with_the_recording(tmp_path: Path) 
 
     found = fidelity_of(source_of(program))
     assert found.reasons == {
-        "tensors share memory in the program, and do not in the replay": 1,
         "the op changes the sizes or strides of its operand in place": 1,
     }
-    assert found.exact == len(source_of(program).subjects()) - 1
+    assert found.exact == len(source_of(program).subjects())
     assert str(found).startswith(f"fidelity: a recording of the replay has {found.exact} of the ")

@@ -33,7 +33,7 @@ from conformance.search.minimise.simplify import (
 )
 from devices.failure import Failure
 from opinfo.catalog import dtype_name
-from opinfo.layouts import CONTIGUOUS, RECORDED, Geometry, parse_layout
+from opinfo.layouts import CONTIGUOUS, RECORDED, SHARED, Geometry, parse_layout
 from opinfo.reference import forget_dispatches
 from opinfo.samples import Sample
 from reports.model import Example, ExampleTensor
@@ -60,7 +60,7 @@ def start_of(
     for sample in sorted(runner.samples, key=lambda s: s.numel):
         record = runner.run_layout(sample, clause, wanted.layout)
         for failed in record.failures:
-            alike = wanted.layout in (failed.layout, RECORDED.id)
+            alike = wanted.layout in (failed.layout, RECORDED.id, SHARED.id)
             if alike and Sign.of(failed.failure) == Sign.of(wanted):
                 return candidate_of(sample, failed.failure), failed
     return None

@@ -152,7 +152,7 @@ def solve(runner: CandidateRunner, task: Task) -> Answer:
     from conformance.checks.ops.call_script import CallScript
     from conformance.search.minimise.shrink import Search, candidate_of, start_of
     from conformance.suites.layout import SUITE
-    from opinfo.layouts import RECORDED
+    from opinfo.layouts import RECORDED, SHARED
 
     clause = task.cell.clause
     if clause not in SUITE.applying(runner.traits):
@@ -160,7 +160,7 @@ def solve(runner: CandidateRunner, task: Task) -> Answer:
     smallest = runner.run_all(clause).smallest if task.failure is None else None
     wanted = smallest.failure if smallest is not None else task.failure
     start = start_of(runner, clause, wanted) if wanted is not None else None
-    recorded = wanted is not None and wanted.layout == RECORDED.id
+    recorded = wanted is not None and wanted.layout in (RECORDED.id, SHARED.id)
     if start is None and recorded:
         return Answer(
             task,
