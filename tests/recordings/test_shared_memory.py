@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -53,7 +53,7 @@ def made(sample: Sample, function: Callable[..., Any], written: tuple[int, ...] 
 class Expected:
     """The parts of a reference that the judges read."""
 
-    tolerances: dict[str, tuple[float, float]] = {"float32": (1e-5, 1e-6)}
+    tolerances: ClassVar[dict[str, tuple[float, float]]] = {"float32": (1e-5, 1e-6)}
     named = process = None
     roundings, free, conditioned = 0.0, False, False
 
