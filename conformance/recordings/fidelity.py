@@ -71,7 +71,9 @@ def record_again(subject: AtenCall, sample: Sample) -> RecordedCall | None:
 def _same(subject: AtenCall, again: RecordedCall) -> bool:
     """Returns True if the recorded call and that of the replay are equal. torch passes an argument that has its default
     on to the recorder in some calls, and leaves it out in others."""
-    defaults = {each.name for each in subject.overload._schema.arguments if each.default_value is None}
+    defaults = {
+        each.name for each in subject.overload._schema.arguments if each.default_value is None
+    }
 
     def without_defaults(call: RecordedCall) -> str:
         kwargs = {k: v for k, v in call.kwargs.items() if v is not None or k not in defaults}

@@ -294,11 +294,14 @@ class Session:
     def _write_calls(self, results: Mapping[CellKey, CellResult]) -> tuple[str, ...]:
         """Writes the outcomes of the recorded calls and a copy of the recording into the results folder. Returns the
         lines about the calls for the end of the run."""
-        source = open_recording(Path(str(self.bench.recording)))
+        source = open_recording(Path(str(self.bench.recording)), backward=self.request.backward)
         left_out = dict(source.left_out)
         for excluded in self.plan.excluded:
             left_out |= {call: excluded.reason for call, _ in excluded.cells}
         judged = judge_calls(source.recording, results, left_out)
+        if self.partial:
+            selected = {cell.unit for cell in self.selected}
+            judged = [each for each in judged if each.call in selected]
         write_calls(self.folder, judged)
         keep_recording(self.folder, Path(str(self.bench.recording)))
         return (*lines_of(judged), str(fidelity_of(source)))
@@ -396,7 +399,8 @@ class Session:
         name = str(path.absolute()) if path else None
         played = self.request.recording
         recording = str(played.absolute()) if played is not None else None
-        return Bench(self.descriptor.name, name, spec.samples, spec.name, recording)
+        about = (self.descriptor.name, name, spec.samples, spec.name)
+        return Bench(*about, recording, self.request.backward)
 
     def clean_up(self, *, complete: bool = True) -> None:
         """Deletes the files that are needed only during the run. The progress file is kept if the run is not
@@ -518,7 +522,8 @@ def prepare(
     facts = descriptor.facts()
     kept = None if request.no_reference_cache else cache_root()
     recording = request.recording
-    source = source_of(str(recording.absolute()) if recording is not None else None)
+    path_of = str(recording.absolute()) if recording is not None else None
+    source = source_of(path_of, backward=request.backward)
     plan = planner.make_plan(spec, descriptor, contract, kept, source)
     selected = selection.shard_of(selection.select(plan, request, clauses), request)
     matcher = Matcher(manifest.active(facts))

@@ -163,3 +163,22 @@ def test_a_failure_of_a_replay_is_minimised_from_its_results(folder: Path) -> No
     (folder / "faulty" / "recording.jsonl").unlink()
     done = conform("minimise", cell, "--run", "faulty", folder=folder, SIMULATED_FAULTS=FAULT)
     assert done.returncode == 4 and "replay the recording again" in done.stderr, done.stderr
+
+
+@pytest.mark.slow
+def test_a_wrong_gradient_is_found_with_backward(folder: Path) -> None:
+    (folder / "gradient.py").write_text("import torch\ntorch.randn(3, 4).T.sigmoid()\n")
+    done = conform("record", "-o", "g.jsonl", "--", "python", "gradient.py", folder=folder)
+    assert done.returncode == 0, done.stderr
+    found = {}
+    for name, options in (("without", ()), ("with", ("--backward",))):
+        done = conform(
+            *("replay", "g.jsonl", "--device", "simulated", "-n", "0", f"--results={name}"),
+            *("--ops", "sigmoid*", *options),
+            folder=folder,
+            SIMULATED_FAULTS="autograd.first_wrong",
+        )
+        found[name] = done.returncode
+        assert ("wrong: sigmoid.default~" in done.stdout) == bool(options), done.stdout
+        assert "not judged" not in done.stdout, "calls that --ops leaves out"
+    assert found == {"without": 0, "with": 1}

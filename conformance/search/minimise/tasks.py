@@ -34,20 +34,22 @@ _TARGET = "conformance.search.minimise.tasks:serve"
 
 class Bench(msgspec.Struct, frozen=True):
     """The setup of a search: the device, the plan, the number of samples for an op and dtype in the plan, and the path of
-    the recording that the plan replays, if it replays one."""
+    the recording that the plan replays, if it replays one. ``backward`` is True if gradients of recorded calls are
+    judged."""
 
     device: str
     descriptor: str | None  # the path of a descriptor that is not registered
     samples: int
     plan: str = "quick"
     recording: str | None = None
+    backward: bool = False
 
     def source(self) -> SampleSource:
         """Returns the source of the subjects and samples. The first call may take seconds. Raises RecordingError if the
         recording cannot be read."""
         from conformance.recordings.source import source_of
 
-        return source_of(self.recording)
+        return source_of(self.recording, backward=self.backward)
 
     def open(self) -> Device:
         """Opens the device in this process and limits the process to one thread. Returns the device. Raises
