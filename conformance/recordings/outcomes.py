@@ -10,7 +10,7 @@ from typing import Final
 import msgspec
 
 from conformance.recordings.wire import RecordedCall, Recording
-from devices.cell import CellKey, Outcome
+from devices.cell import CellKey, Outcome, Verdict
 from devices.files import write_whole
 from reports.folder import CALLS_FILE, RECORDING_FILE
 from reports.model import CellResult, by_declaration
@@ -35,7 +35,7 @@ class CallOutcome(str, Enum):
 
 class JudgedCall(msgspec.Struct, frozen=True):
     """A recorded call with its outcome. ``cells`` are those that decided the outcome, ``why`` is the message of the
-    first."""
+    first. ``expected`` is True if the manifest lists all of them."""
 
     call: str
     op: str
@@ -46,6 +46,7 @@ class JudgedCall(msgspec.Struct, frozen=True):
     why: str = ""
     cells: tuple[str, ...] = ()
     repro: str = ""
+    expected: bool = False
 
 
 class _Calls(msgspec.Struct, frozen=True):
@@ -89,7 +90,9 @@ def _judge(name: str, call: RecordedCall, results: Iterable[CellResult], reason:
     if shown is None:
         return JudgedCall(*known, why=reason or "no clause applies to the call")
     why = shown.message or shown.note
-    return JudgedCall(*known, why, tuple(str(each.key) for each in deciding), shown.repro or "")
+    listed = all(each.verdict is Verdict.EXPECTED for each in deciding)
+    cells = tuple(str(each.key) for each in deciding)
+    return JudgedCall(*known, why, cells, shown.repro or "", listed)
 
 
 def _of_cell(result: CellResult) -> CallOutcome:
@@ -133,7 +136,8 @@ def lines_of(judged: Iterable[JudgedCall]) -> Iterator[str]:
     bad = [each for each in judged if each.outcome is not CallOutcome.RIGHT]
     for each in bad[:_SHOWN]:
         at = f" at {each.where}" if each.where else ""
-        yield f"{each.outcome.value}: {each.call} [{each.dtype}], {each.count:,} times{at}"
+        listed = ", as the manifest expects" if each.expected else ""
+        yield f"{each.outcome.value}{listed}: {each.call} [{each.dtype}], {each.count:,} times{at}"
         if each.why:
             yield f"    {each.why}"
     if len(bad) > _SHOWN:
