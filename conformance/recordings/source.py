@@ -19,6 +19,7 @@ from conformance.recordings.wire import (
 )
 from opinfo.compare import Arguments, tensors_of
 from opinfo.database import DATABASE
+from opinfo.encoding import write_value
 from opinfo.layouts import Geometry
 from opinfo.sample_source import SampleSource
 from opinfo.samples import SEED, Sample
@@ -43,6 +44,12 @@ _OF_INTERNAL: Final = ("contiguous", "contiguous+offset")
 
 #: The phases of a program in which no call is differentiated.
 _WITHOUT_GRADIENTS: Final = ("backward", "optimizer")
+
+
+#: The argument for the share of elements that an attention drops, which is 0 by default; the number 0.0 as a recording has
+#: it.
+_DROPOUT: Final = "dropout_p"
+_NO_DROPOUT: Final = write_value(0.0)
 
 
 class NotReplayed(RecordingError):
@@ -115,11 +122,24 @@ class AtenCall(Subject):
             each.alias_info is not None and each.alias_info.is_write for each in self._arguments
         ):
             found.add("mutates.arguments")
-        if torch.Tag.nondeterministic_seeded in self.overload.tags:
+        if self._draws:
             found.add("values.free")
+        takers = [str(each.type) for each in self._arguments if "Tensor" in str(each.type)]
+        if takers == ["List[Tensor]"]:  # such as _foreach_norm: takes each tensor on its own
+            found.add("cross_device.any")
         if not self.checks_sizes:
             found |= {"axes.keep_shapes", "explore.keeps_sizes"}
         return frozenset(found)
+
+    @property
+    def _draws(self) -> bool:
+        """True if the call draws random numbers. An attention without dropout does not, although its op has the tag."""
+        if torch.Tag.nondeterministic_seeded not in self.overload.tags:
+            return False
+        names = [each.name for each in self._arguments]
+        given = {**dict(zip(names, self.call.args)), **self.call.kwargs}
+        by_default = _NO_DROPOUT if _DROPOUT in names else None
+        return bool(given.get(_DROPOUT, by_default) != _NO_DROPOUT)
 
     @property
     def _arguments(self) -> Any:
