@@ -135,8 +135,8 @@ def replay(recording: Path, arguments: tuple[str, ...]) -> int:
     """Judge the recorded calls of a program on a device: conform replay calls.jsonl --device NAME.
 
     RECORDING is a file that `conform record` wrote. Each call is made with the recorded shapes, strides and offsets, and in
-    other layouts. ARGUMENTS are those of `conform run`. At the end, the calls that are not right are listed with their
-    places in the program. The command has the exit code of `conform run`.
+    other layouts. ARGUMENTS are those of `conform run`; with --backward, gradients are judged too. At the end, the calls
+    that are not right are listed with their places in the program. The command has the exit code of `conform run`.
     """
     return _run_pytest((f"--recording={recording}", *arguments))
 

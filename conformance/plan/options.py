@@ -70,6 +70,7 @@ class Request:
     descriptor: Path | None
     plan: str
     recording: Path | None
+    backward: bool
     ops: tuple[str, ...] | None
     dtypes: tuple[str, ...] | None
     clauses: tuple[str, ...] | None
@@ -104,6 +105,10 @@ class Request:
                     f"--plan {read['plan']} and --recording exclude each other: a recording is a plan of its own"
                 )
             read["plan"] = REPLAY
+        elif read["backward"]:
+            raise ConformError(
+                "--backward needs --recording FILE: the gradients of a plan's ops are always judged"
+            )
         elif read["plan"] == REPLAY:
             raise ConformError(
                 f"--plan {REPLAY} needs --recording FILE, a file of `conform record`"

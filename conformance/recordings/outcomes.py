@@ -11,9 +11,9 @@ from typing import Final
 import msgspec
 
 from conformance.recordings.wire import RecordedCall, Recording
-from devices.cell import CellKey, Outcome
+from devices.cell import CellKey, Outcome, Verdict
 from devices.files import write_whole
-from reports.folder import CALLS_FILE
+from reports.folder import CALLS_FILE, RECORDING_FILE
 from reports.model import CellResult, by_declaration
 
 #: The most calls that the end of a run shows.
@@ -36,7 +36,7 @@ class CallOutcome(str, Enum):
 
 class JudgedCall(msgspec.Struct, frozen=True):
     """A recorded call with its outcome. ``cells`` are the cells that decided the outcome, and ``why`` is the message of
-    the first of them."""
+    the first of them. ``expected`` is True if the manifest lists all of them."""
 
     call: str
     op: str
@@ -47,6 +47,7 @@ class JudgedCall(msgspec.Struct, frozen=True):
     why: str = ""
     cells: tuple[str, ...] = ()
     repro: str = ""
+    expected: bool = False
 
 
 class _Calls(msgspec.Struct, frozen=True):
@@ -91,7 +92,9 @@ def _judge(name: str, call: RecordedCall, results: Iterable[CellResult], reason:
     if shown is None:
         return JudgedCall(*known, why=reason or "no clause applies to the call")
     why = shown.message or shown.note
-    return JudgedCall(*known, why, tuple(str(each.key) for each in deciding), shown.repro or "")
+    listed = all(each.verdict is Verdict.EXPECTED for each in deciding)
+    cells = tuple(str(each.key) for each in deciding)
+    return JudgedCall(*known, why, cells, shown.repro or "", listed)
 
 
 def _of_cell(result: CellResult) -> CallOutcome:
@@ -109,6 +112,11 @@ def write_calls(folder: Path, judged: Iterable[JudgedCall]) -> None:
     """Writes the outcomes of the recorded calls to a file in a results folder. Raises OSError."""
     data = msgspec.json.format(msgspec.json.encode(_Calls(tuple(judged))), indent=1)
     write_whole(folder / CALLS_FILE, data + b"\n")
+
+
+def keep_recording(folder: Path, recording: Path) -> None:
+    """Copies a recording into a results folder. Raises OSError."""
+    write_whole(folder / RECORDING_FILE, recording.read_bytes())
 
 
 def lines_of(judged: Iterable[JudgedCall]) -> Iterator[str]:
@@ -130,7 +138,8 @@ def lines_of(judged: Iterable[JudgedCall]) -> Iterator[str]:
     bad = [each for each in judged if each.outcome is not CallOutcome.RIGHT]
     for each in bad[:_SHOWN]:
         at = f" at {each.where}" if each.where else ""
-        yield f"{each.outcome.value}: {each.call} [{each.dtype}], {each.count:,} times{at}"
+        listed = ", as the manifest expects" if each.expected else ""
+        yield f"{each.outcome.value}{listed}: {each.call} [{each.dtype}], {each.count:,} times{at}"
         if each.why:
             yield f"    {each.why}"
     if len(bad) > _SHOWN:

@@ -33,7 +33,7 @@ from conformance.plan import planner, selection, usage
 from conformance.plan.options import Request
 from conformance.plan.selection import Item, Machine, item_of, items_of
 from conformance.recordings.fidelity import fidelity_of
-from conformance.recordings.outcomes import judge_calls, lines_of, write_calls
+from conformance.recordings.outcomes import judge_calls, keep_recording, lines_of, write_calls
 from conformance.recordings.source import open_recording, source_of
 from conformance.run import progress
 from conformance.run.device_survey import surveyed
@@ -292,14 +292,18 @@ class Session:
         return result
 
     def _write_calls(self, results: Mapping[CellKey, CellResult]) -> tuple[str, ...]:
-        """Writes the outcomes of the recorded calls into the results folder. Returns the lines about them for the end of
-        the run."""
-        source = open_recording(Path(str(self.bench.recording)))
+        """Writes the outcomes of the recorded calls and a copy of the recording into the results folder. Returns the
+        lines about the calls for the end of the run."""
+        source = open_recording(Path(str(self.bench.recording)), backward=self.request.backward)
         left_out = dict(source.left_out)
         for excluded in self.plan.excluded:
             left_out |= {call: excluded.reason for call, _ in excluded.cells}
         judged = judge_calls(source.recording, results, left_out)
+        if self.partial:
+            selected = {cell.unit for cell in self.selected}
+            judged = [each for each in judged if each.call in selected]
         write_calls(self.folder, judged)
+        keep_recording(self.folder, Path(str(self.bench.recording)))
         return (*lines_of(judged), str(fidelity_of(source)))
 
     def _explained(self, results: dict[CellKey, CellResult], say: Say) -> dict[CellKey, CellResult]:
@@ -395,7 +399,8 @@ class Session:
         name = str(path.absolute()) if path else None
         played = self.request.recording
         recording = str(played.absolute()) if played is not None else None
-        return Bench(self.descriptor.name, name, spec.samples, spec.name, recording)
+        about = (self.descriptor.name, name, spec.samples, spec.name)
+        return Bench(*about, recording, self.request.backward)
 
     def clean_up(self, *, complete: bool = True) -> None:
         """Deletes the files that are needed only during the run. The progress file is kept if the run is not
@@ -517,7 +522,8 @@ def prepare(
     facts = descriptor.facts()
     kept = None if request.no_reference_cache else cache_root()
     recording = request.recording
-    source = source_of(str(recording.absolute()) if recording is not None else None)
+    path_of = str(recording.absolute()) if recording is not None else None
+    source = source_of(path_of, backward=request.backward)
     plan = planner.make_plan(spec, descriptor, contract, kept, source)
     selected = selection.shard_of(selection.select(plan, request, clauses), request)
     matcher = Matcher(manifest.active(facts))

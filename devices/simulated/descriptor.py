@@ -27,6 +27,8 @@ _NOT_CAPTURED = frozenset(
         *("linspace.tensor_overload", "logspace.tensor_overload", "narrow", "corrcoef", "cov"),
         *("histogramdd", "nn.functional.gaussian_nll_loss", "nn.functional.ctc_loss", "istft"),
         *("_segment_reduce.lengths", "nn.functional.one_hot"),
+        # of the CPU, and tagged as drawing random numbers (it draws them if there is a dropout)
+        *("_scaled_dot_product_flash_attention_for_cpu*",),
         # the shape of a result, on the way to another
         *("combinations", "unique"),
         # constants and indices are made on the host and copied; so is a result

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from conformance.recordings.outcomes import CallOutcome, judge_calls, lines_of
@@ -69,6 +70,15 @@ def test_a_call_that_ran_on_the_cpu_fell_back() -> None:
 def test_a_call_without_cells_is_not_judged_and_says_why() -> None:
     found = judged(left_out="torch has no such op")
     assert (found.outcome, found.why) == (CallOutcome.NOT_JUDGED, "torch has no such op")
+
+
+def test_a_failure_that_the_manifest_lists_is_marked() -> None:
+    failed = result(Outcome.FAIL)
+    listed = msgspec.structs.replace(failed, verdict=Verdict.EXPECTED)
+    known, new = judged(listed), judged(listed, result(Outcome.FAIL, "layout.bounds"))
+    assert (known.expected, new.expected) == (True, False)
+    assert [*lines_of([known])][1].startswith(f"wrong, as the manifest expects: {CALL.name} ")
+    assert [*lines_of([new])][1].startswith(f"wrong: {CALL.name} ")
 
 
 def test_the_lines_name_the_calls_that_are_not_right() -> None:

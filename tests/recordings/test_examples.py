@@ -1,0 +1,39 @@
+"""The example programs, recorded and replayed: green on the CPU and on the simulated device."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PROGRAMS = sorted((ROOT / "examples" / "recordings").glob("*.py"))
+#: The calls of a program that a replay does not make as they were recorded, and why.
+APART = {
+    "convnet_autocast": "; the op changes the sizes or strides of its operand in place: 1",
+}
+
+
+def conform(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "conformance.cli", *arguments]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=1800)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("device", ["cpu", "simulated"])
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda each: each.stem)
+def test_a_replay_of_an_example_is_green(program: Path, device: str, tmp_path: Path) -> None:
+    recording = tmp_path / f"{program.stem}.jsonl"
+    path = program.relative_to(ROOT)
+    done = conform("record", "-o", str(recording), "--", "python", str(path))
+    assert done.returncode == 0, done.stderr
+    assert recording.stat().st_size < 200_000
+    done = conform("replay", str(recording), "--device", device, f"--results={tmp_path / 'run'}")
+    assert done.returncode == 0, done.stdout + done.stderr
+    lines = done.stdout.splitlines()
+    (fidelity,) = (each for each in lines if each.startswith("fidelity: "))
+    exact, total = (int(each) for each in fidelity.split() if each.isdigit())
+    assert fidelity.endswith(f"distinct calls{APART.get(program.stem, '')}"), fidelity
+    assert (exact == total) == (program.stem not in APART), fidelity
