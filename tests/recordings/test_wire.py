@@ -56,7 +56,7 @@ class Wrong:
         Wrong("", "is not a recording"),
         Wrong("{}\n", "is not a recording"),
         Wrong('{"format": "other", "version": 1}\n', "is not a recording"),
-        Wrong(f'{{"format": "{FORMAT}", "version": 99}}\n', "has version 99"),
+        Wrong(f'{{"format": "{FORMAT}", "version": 99}}\n', "found version 99"),
         Wrong(f'{{"format": "{FORMAT}", "version": 1}}\nnonsense\n', "line 2"),
         Wrong(f'{{"format": "{FORMAT}", "version": 1}}\n{{"op": 3}}\n', "line 2"),
     ],
