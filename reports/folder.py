@@ -24,10 +24,12 @@ PROGRESS_FILE: Final = ".progress.jsonl"
 MANIFEST_FILE: Final = "expected.toml"
 #: The outcomes of the calls of a replayed recording.
 CALLS_FILE: Final = "calls.json"
+#: The calls of a replayed recording of another format than that of ``conform record``.
+RECORDING_FILE: Final = "recording.jsonl"
 
 _FILES: Final = (
     *(RECORD_FILE, EARLIER_FILE, PROGRESS_FILE, MANIFEST_FILE, "junit*.xml", "missing.txt"),
-    *("failures.json", "failures.md", CALLS_FILE, "explore.json", "explore.jsonl"),
+    *("failures.json", "failures.md", CALLS_FILE, RECORDING_FILE, "explore.json", "explore.jsonl"),
 )
 #: With Python's own: a descriptor in the current folder leaves its bytecode there.
 _FOLDERS: Final = ("repro", "explore", "journal", "scratch", "__pycache__")

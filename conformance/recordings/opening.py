@@ -1,0 +1,32 @@
+"""Opens a recording of any format for a replay."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+from conformance.recordings.formats import is_own, read
+from conformance.recordings.source import RecordedSource, open_recording
+from conformance.recordings.wire import encode_recording, write_recording
+from reports.folder import RECORDING_FILE
+
+
+class OpenedRecording:
+    """A recording of any format. ``path`` is a file of the format of ``conform record``: the given one, or the one that
+    :meth:`convert` writes."""
+
+    def __init__(self, path: Path, name: str | None = None) -> None:
+        """Reads a recording. Raises RecordingError if the file has no known format, or is damaged."""
+        if is_own(path, name):
+            self.path, self.source, self._converted = path.absolute(), open_recording(path), True
+            return
+        recording = read(path, name)
+        digest = hashlib.blake2b(encode_recording(recording), digest_size=8).hexdigest()
+        self.path, self.source, self._converted = path, RecordedSource(recording, digest), False
+
+    def convert(self, folder: Path) -> None:
+        """Writes the calls into a results folder, where the processes of the run read them; nothing if the file has the
+        format of ``conform record``. Raises OSError."""
+        if not self._converted:
+            self.path, self._converted = folder / RECORDING_FILE, True
+            write_recording(self.path, self.source.recording)
