@@ -32,7 +32,10 @@ class Format(Protocol):
 OWN: Final = "recording"
 
 #: The formats, in the order in which a file is offered to them.
-FORMATS: Final = (OWN, "execution_trace", "kineto")
+FORMATS: Final = (
+    *(OWN, "execution_trace", "kineto", "operator_inputs", "exported_program", "fx_graph"),
+    *("msprobe", "spyre"),
+)
 
 
 def title_of(name: str) -> str:

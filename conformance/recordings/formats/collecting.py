@@ -51,7 +51,10 @@ class Unknown(str, Enum):
     TEXTS = "text arguments unknown|their default assumed"
     DECIMALS = "numbers have only six decimals|taken as they are"
     RANGES = "ranges of the elements unknown|elements from -2 to 2 drawn, integers 0 and 1"
-    COMPOSITES = "composite ops|divided into the ops that torch calls for fake tensors"
+    SIZES = "sizes are symbolic|those of the example with which the program was exported assumed"
+    COMPOSITES = (
+        "the file has composite ops instead|divided into the ops that torch calls for fake tensors"
+    )
 
 
 class CallCollector:

@@ -52,6 +52,11 @@ class Argument:
     default: Any  # UNKNOWN if it has none
     aliases: frozenset[str]  # the sets of aliases that the tensor belongs to
 
+    @property
+    def has_default(self) -> bool:
+        """True if the argument may be left out."""
+        return self.default is not UNKNOWN
+
 
 @dataclass(frozen=True)
 class Schema:

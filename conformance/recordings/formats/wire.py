@@ -129,3 +129,133 @@ class ChromeTrace(msgspec.Struct, frozen=True):
     """A Chrome trace."""
 
     traceEvents: list[TraceEvent]
+
+
+# -- exported programs (torch/_export/serde/schema.py): models/model.json in the archive
+
+#: The dtypes, layouts and memory formats by their number in that module.
+EXPORTED_TYPES: Final = {
+    **dict(enumerate(("uint8", "int8", "int16", "int32", "int64", "float16"), 1)),
+    **dict(enumerate(("float32", "float64", "complex32", "complex64", "complex128"), 7)),
+    **{12: "bool", 13: "bfloat16", 28: "uint16", 29: "float8_e4m3fn", 30: "float8_e5m2"},
+    **{31: "float8_e4m3fnuz", 32: "float8_e5m2fnuz", 33: "float8_e8m0fnu"},
+    **{34: "uint32", 35: "uint64"},
+}
+EXPORTED_LAYOUTS: Final = {
+    **{1: "sparse_coo", 2: "sparse_csr", 3: "sparse_csc", 4: "sparse_bsr", 5: "sparse_bsc"},
+    **{6: "_mkldnn", 7: "strided"},
+}
+EXPORTED_FORMATS: Final = {
+    1: "contiguous_format",
+    2: "channels_last",
+    3: "channels_last_3d",
+    4: "preserve_format",
+}
+
+
+class ExportedTensor(msgspec.Struct, frozen=True):
+    """The geometry of a value. Sizes are ``{"as_int": N}`` or ``{"as_expr": {"hint": {"as_int": N}}}``."""
+
+    dtype: int
+    sizes: list[Any]
+    strides: list[Any]
+    storage_offset: Any
+    requires_grad: bool = False
+    layout: int = 7
+    device: dict[str, Any] = {}
+
+
+class ExportedInput(msgspec.Struct, frozen=True):
+    """An argument of a node, such as ``{"as_tensor": {"name": "x"}}``."""
+
+    name: str
+    arg: dict[str, Any]
+
+
+class ExportedNode(msgspec.Struct, frozen=True):
+    """A call of an op."""
+
+    target: str
+    inputs: list[ExportedInput]
+    outputs: list[dict[str, Any]] = []
+    metadata: dict[str, str] = {}
+
+
+class ExportedGraph(msgspec.Struct, frozen=True):
+    """The calls of a program, and the geometry of each value by its name."""
+
+    nodes: list[ExportedNode]
+    tensor_values: dict[str, ExportedTensor]
+    sym_int_values: dict[str, Any] = {}
+
+
+class ExportedSignature(msgspec.Struct, frozen=True):
+    """The inputs of a program: parameters, buffers and the inputs of the user."""
+
+    input_specs: list[dict[str, Any]] = []
+
+
+class ExportedModule(msgspec.Struct, frozen=True):
+    """The graph of a program with its signature."""
+
+    graph: ExportedGraph
+    signature: ExportedSignature = ExportedSignature()
+
+
+class ExportedProgram(msgspec.Struct, frozen=True):
+    """An exported program without its weights."""
+
+    graph_module: ExportedModule
+
+
+# -- dumps of msprobe (Ascend): dump.json, and stack.json beside it
+
+
+class DumpedCall(msgspec.Struct, frozen=True):
+    """A call of a function of Python. Its ``backward`` entry has ``input``: the gradients of the outputs. Values are
+    ``{"type": "torch.Tensor", "dtype": …, "shape": …, "Max": …, "Min": …, "requires_grad": …}`` or
+    ``{"type": "int", "value": 2}``."""
+
+    input_args: list[Any] | None = None
+    input_kwargs: dict[str, Any] | None = None
+    input: list[Any] | None = None
+
+
+class Dump(msgspec.Struct, frozen=True):
+    """A dump: the calls by names such as ``Tensor.__mul__.7.forward``."""
+
+    data: dict[str, DumpedCall]
+    task: str | None = None
+    level: str | None = None
+    framework: str | None = None
+
+
+# -- test configurations of torch-spyre
+
+
+class SpyreTensor(msgspec.Struct, frozen=True):
+    """A tensor argument. ``init`` is the way in which its elements are made."""
+
+    shape: list[int]
+    dtype: str
+    stride: list[int] | None = None
+    storage_offset: int = 0
+    device: str = ""
+    init: str = ""
+    init_args: dict[str, Any] = {}
+
+
+class SpyreArguments(msgspec.Struct, frozen=True):
+    """The arguments of a call: ``{"tensor": …}``, ``{"tensor_list": […]}``, ``{"value": …}`` or ``{"py": "…"}``."""
+
+    args: list[dict[str, Any]] = []
+    kwargs: dict[str, Any] = {}
+
+
+class SpyreCall(msgspec.Struct, frozen=True):
+    """A call of a function such as ``torch.nn.functional.embedding``."""
+
+    name: str
+    sample_inputs_func: SpyreArguments | None = None
+    inputs: SpyreArguments | None = None
+    description: str = ""
