@@ -3,7 +3,7 @@ them on fake tensors, which have a geometry and no memory."""
 
 from __future__ import annotations
 
-import re
+import operator
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -231,7 +231,8 @@ class NoFunction(Unreadable):
     """The error for a name that is not that of a function of torch, or of one that a file must not call."""
 
 
-_NAME: Final = re.compile(r"\w+$")
+#: Methods of tensors that do something outside of torch.
+_OUTSIDE: Final = frozenset({"share_memory_", "register_hook", "pin_memory", "storage", "numpy"})
 
 
 @cache
@@ -241,23 +242,27 @@ def _overridable() -> Mapping[Any, frozenset[int]]:
     return {space: frozenset(map(id, functions)) for space, functions in found.items()}
 
 
-def function_of(space: Any, name: str) -> Any:
-    """Returns the function of a namespace of torch, such as ``torch.nn.functional``, with a name. Raises NoFunction
-    unless it is a public function that computes on tensors or makes one: a file must not call others, which may read
-    files or run code."""
-    if _NAME.match(name):
+def function_of(spaces: Iterable[Any], name: str) -> Any:
+    """Returns the function with a name in the first namespace that has it, such as ``torch.nn.functional``. Raises
+    NoFunction unless it is a public function that computes on tensors or makes one: a file must not call others, which
+    may read files or run code."""
+    operators = (name, name.replace("__r", "__", 1))  # __radd__ is add with its operands exchanged
+    is_operator = name.startswith("__") and any(each in vars(operator) for each in operators)
+    hidden = name in _OUTSIDE or (name.startswith("_") and not is_operator)
+    for space in () if hidden else spaces:
         found = getattr(space, name, None)
-        if found is not None and id(found) in _overridable().get(space, frozenset()):
+        if found is None:
+            continue
+        if id(found) in _overridable().get(space, frozenset()) or _makes_tensors(found, name):
             return found
-        if space is torch and _is_factory(name):
-            return getattr(torch, name)
     raise NoFunction(f"{name!r:.40} is not a function of torch for tensors")
 
 
-def _is_factory(name: str) -> bool:
-    found = getattr(torch, name, None)
+def _makes_tensors(function: Any, name: str) -> bool:
+    """Returns True for a function in C++ that makes a tensor from sizes and numbers, such as ``torch.arange`` and
+    ``Tensor.new_ones``."""
+    if type(function) not in (type(len), type(str.join)):
+        return False
     schemas = overloads_of(f"aten::{name}")
-    return type(found) is type(len) and any(
-        each.is_factory and all(argument.kind != "str" for argument in each.arguments)
-        for each in schemas
-    )
+    kinds = {argument.kind for each in schemas for argument in each.arguments}
+    return any(each.makes_tensors for each in schemas) and "str" not in kinds

@@ -76,13 +76,12 @@ def read_literal(
             return _complex(read(node.left), read(node.right), isinstance(node.op, ast.Sub))
         if isinstance(node, ast.Name) and node.id in names:
             return names[node.id]
-        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
-            if node.value.id in ("torch", "th"):
-                return Constant(node.attr)
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
-            if node.func.id in readers:
-                given = {each.arg: read(each.value) for each in node.keywords if each.arg}
-                return _called(readers[node.func.id], list(map(read, node.args)), given)
+        if isinstance(node, ast.Attribute) and ast.unparse(node.value) in ("torch", "th"):
+            return Constant(node.attr)
+        reader = readers.get(ast.unparse(node.func)) if isinstance(node, ast.Call) else None
+        if isinstance(node, ast.Call) and reader is not None:
+            given = {each.arg: read(each.value) for each in node.keywords if each.arg}
+            return _called(reader, list(map(read, node.args)), given)
         raise Unreadable(f"unexpected expression {ast.unparse(node)!r:.60}")
 
     try:

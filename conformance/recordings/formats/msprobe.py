@@ -73,12 +73,7 @@ def _function(space: str, name: str) -> Any:
     }
     if space not in spaces:
         raise NoFunction(f"functions of {space} are not of torch")
-    for each in spaces[space]:
-        try:
-            return function_of(each, name)
-        except NoFunction as error:
-            reason = error
-    raise reason
+    return function_of(spaces[space], name)
 
 
 def _gradients(call: DumpedCall | None, values: _Values) -> list[RecordedTensor] | None:
@@ -144,9 +139,12 @@ def _plain(kind: Any, document: Mapping[str, Any]) -> Any:
     from conformance.recordings.formats.schemas import Unreadable
 
     value = document.get("value")
-    if kind in ("int", "float", "bool", "str", "NoneType"):
-        if value is None or isinstance(value, (int, float, str)):
-            return float(value) if kind == "float" and isinstance(value, int) else value
+    if kind == "float" and isinstance(value, (int, float, str)):
+        return _to_float(value)
+    if kind in ("int", "bool", "str", "NoneType"):
+        if value is None or isinstance(value, (int, str)):
+            return value
+        raise Unreadable(f"expected a value of type {kind}, found {value!r:.40}")
     if kind in ("torch.Size", "tuple", "list") and isinstance(value, list):
         return tuple(value) if kind != "list" else value
     if kind == "slice" and isinstance(value, list) and len(value) == 3:
@@ -161,6 +159,15 @@ def _plain(kind: Any, document: Mapping[str, Any]) -> Any:
         if type(found) in (torch.dtype, torch.layout, torch.memory_format):
             return found
     raise Unreadable(f"an argument of type {kind!r:.40} cannot be read")
+
+
+def _to_float(value: int | float | str) -> float:
+    from conformance.recordings.formats.schemas import Unreadable
+
+    try:
+        return float(value)  # inf and nan are texts
+    except (ValueError, OverflowError):
+        raise Unreadable(f"expected a number, found {value!r:.40}") from None
 
 
 # -- the places of calls, in stack.json

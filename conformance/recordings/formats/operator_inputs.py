@@ -63,9 +63,9 @@ def _schema(op: str) -> Schema:
 
     space, _, rest = _SUCCESSORS.get(op, op).partition(".")
     packet, _, overload = rest.partition(".")
-    names = (f"{space}::{packet}.{overload}" if overload != "default" else f"{space}::{packet}",)
-    if overload == "SymInt":
-        names += (f"{space}::{packet}",)
+    names = [f"{space}::{packet}.{overload}"]
+    if overload in ("default", "SymInt"):  # torch has no overloads SymInt any more
+        names.append(f"{space}::{packet}")
     found = next((each for each in map(schema_by_name, names) if each is not None), None)
     if found is None:
         raise Unreadable("torch has no such overload")

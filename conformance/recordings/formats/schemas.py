@@ -84,6 +84,12 @@ class Schema:
         kinds = {each.kind for each in self.arguments}
         return "Tensor" not in kinds and "Device" in kinds
 
+    @property
+    def makes_tensors(self) -> bool:
+        """True if an argument is the device of the result, as of ``arange`` and ``new_ones``."""
+        kinds = {each.kind for each in self.arguments}
+        return "Device" in kinds and not any(each.name == "out" for each in self.arguments)
+
     def bind(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         """Returns the arguments by name. Raises Unreadable if the schema has no such argument."""
         if len(args) > len(self.arguments):

@@ -108,18 +108,16 @@ def _function(name: str) -> Any:
     space, _, last = name.rpartition(".")
     if space not in spaces:
         raise NoFunction(f"{name!r:.60} is not a function of torch for tensors")
-    tried = [(spaces[space], last)]
-    if space == "torch":
-        dunder = f"__{last.rstrip('_')}__"
-        tried += [(torch.functional, last), (torch.Tensor, last), (torch.Tensor, dunder)]
-        if last.endswith("_"):  # operator.or_; torch.or_ does not exist
-            tried.insert(0, (torch.Tensor, dunder))
-    for each in tried:
-        try:
-            return function_of(*each)
-        except NoFunction as error:
-            reason = error
-    raise reason
+    if space != "torch":
+        return function_of((spaces[space],), last)
+    try:
+        return function_of((torch, torch.functional, torch.Tensor), last)
+    except NoFunction:
+        # an operator, such as getitem and or_, is a method of tensors with another name
+        operator = f"__{last.rstrip('_')}__"
+        if not hasattr(torch.Tensor, operator):
+            raise
+        return function_of((torch.Tensor,), operator)
 
 
 class _Values:
