@@ -173,7 +173,7 @@ class CoveringSet:
         cases = {case.id for case in self.cases}
         targets = {f"out={t.id}" for t in self.targets}
         grads = {f"{of}={each}" for of in ("grad", "both") for each in self.cotangents}
-        return frozenset(cases | targets | grads | {RECORDED.id, *self.directed})
+        return frozenset(cases | targets | grads | {RECORDED.id, SHARED.id, *self.directed})
 
 
 @cache
@@ -187,6 +187,8 @@ CONTIGUOUS = Layout("contiguous")
 
 #: The case of a call with the geometries that its sample was recorded with (``Sample.geometries``).
 RECORDED = LayoutCase("recorded", CONTIGUOUS, CONTIGUOUS)
+#: The case of such a call whose tensors also share memory as they did in the program (``Sample.storages``).
+SHARED = LayoutCase("shared", CONTIGUOUS, CONTIGUOUS)
 
 
 def recorded_geometry(shape: Sequence[int], stride: Sequence[int], offset: int) -> Geometry:

@@ -78,7 +78,8 @@ class Sample:
     A sample that an ``axis`` (a kind of variation in opinfo/axes) made has an index of 1,000 or more, and ``origin`` is
     the index of the database's sample from which it was made. ``layouts`` are the layout cases in which the sample is
     run; None means all. ``geometries`` are the geometries that the tensors of a recorded call had; the call is first
-    run with these.
+    run with these. ``storages`` has the number of the storage of each tensor of a recorded call, if some of its tensors
+    shared their memory; the call is also run with such tensors.
     """
 
     index: int
@@ -91,6 +92,7 @@ class Sample:
     reads_only: bool = False  # whether it is left out of calls that write (out=, in-place)
     origin: int | None = None
     geometries: tuple[Geometry, ...] | None = None
+    storages: tuple[int, ...] | None = None
 
     @property
     def drawn(self) -> int:

@@ -24,7 +24,7 @@ PROGRESS_FILE: Final = ".progress.jsonl"
 MANIFEST_FILE: Final = "expected.toml"
 #: The outcomes of the calls of a replayed recording.
 CALLS_FILE: Final = "calls.json"
-#: The calls of a replayed recording of another format than that of ``conform record``.
+#: A copy of the replayed recording, from which `conform minimise` takes the calls.
 RECORDING_FILE: Final = "recording.jsonl"
 
 _FILES: Final = (

@@ -24,6 +24,7 @@ ROOMS = (
     "onboarding",
     "search",
     "plan",
+    "recordings",
     "suites",
     "checks",
     "contract",

@@ -38,6 +38,7 @@ def minimise(
     from conformance.search.repros import write_repro
     from conformance.suites import SEARCHED, suite_of
     from opinfo.plan import plan_spec
+    from reports.folder import RECORDING_FILE
     from reports.junit import one_line
     from reports.run import load_run
 
@@ -48,7 +49,7 @@ def minimise(
             f"{key} cannot be minimised, because it is not a cell of the suite `layout`. The cell's repro script is in "
             "the results folder of the run in which the cell failed"
         )
-    task, plan = Task(key), "quick"
+    task, plan, recording = Task(key), "quick", None
     if loaded is not None:
         result = loaded.results.get(key)
         if result is None:
@@ -59,9 +60,16 @@ def minimise(
             )
         task, plan = Task(key, result.failure), loaded.provenance.plan
         device = device or loaded.provenance.device
+        if plan_spec(plan).recorded:
+            recording = str(loaded.folder.absolute() / RECORDING_FILE)
+            if not Path(recording).is_file():
+                raise ConformError(
+                    f"{recording} does not exist: expected the copy of the recording that `conform replay` writes; "
+                    "replay the recording again"
+                )
     path = descriptor.absolute() if descriptor is not None else None
     name = find_descriptor(device, path).name
-    bench = Bench(name, str(path) if path else None, plan_spec(plan).samples, plan)
+    bench = Bench(name, str(path) if path else None, plan_spec(plan).samples, plan, recording)
     try:
         (answer,) = minimised(bench, [task])
     except ChildDied as death:

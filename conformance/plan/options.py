@@ -71,6 +71,7 @@ class Request:
     plan: str
     recording: Path | None
     recording_format: str | None
+    backward: bool
     ops: tuple[str, ...] | None
     dtypes: tuple[str, ...] | None
     clauses: tuple[str, ...] | None
@@ -105,6 +106,10 @@ class Request:
                     f"--plan {read['plan']} and --recording exclude each other: a recording is a plan of its own"
                 )
             read["plan"] = REPLAY
+        elif read["backward"]:
+            raise ConformError(
+                "--backward needs --recording FILE: the gradients of a plan's ops are always judged"
+            )
         elif read["plan"] == REPLAY:
             raise ConformError(
                 f"--plan {REPLAY} needs --recording FILE, a file of `conform record`"

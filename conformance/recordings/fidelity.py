@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
+import msgspec
 import torch
 
 from conformance.recordings.recorder import CallRecorder
 from conformance.recordings.source import AtenCall, RecordedSource
 from conformance.recordings.wire import RecordedCall
-from opinfo.layouts import Geometry
+from opinfo.guarded import strided_view
 from opinfo.samples import Sample
+from opinfo.shared_memory import blocks_of
 
 
 @dataclass
@@ -37,10 +39,10 @@ def fidelity_of(source: RecordedSource) -> Fidelity:
         assert isinstance(subject, AtenCall)
         (sample,) = source.samples(subject, subject.call.dtype)
         recorded = record_again(subject, sample)
-        if recorded is not None and recorded.name == name:
+        if recorded is not None and _same(subject, recorded):
             found.exact += 1
         else:
-            found.reasons[_why(subject.call, recorded)] += 1
+            found.reasons[source.apart.get(name) or _why(subject.call, recorded)] += 1
     for why in source.left_out.values():
         found.reasons[why] += 1
     return found
@@ -49,7 +51,12 @@ def fidelity_of(source: RecordedSource) -> Fidelity:
 def record_again(subject: AtenCall, sample: Sample) -> RecordedCall | None:
     """Makes a call with the geometries of its sample, and returns it as the recorder sees it; None if it raises."""
     geometries = sample.geometries or ()
-    laid = [_laid(*each) for each in zip(sample.tensors, geometries, strict=True)]
+    storages = sample.storages or tuple(range(len(geometries)))
+    blocks = blocks_of(sample.tensors, geometries, storages)
+    laid = [
+        strided_view(blocks[number], value.dtype, geometry)
+        for number, value, geometry in zip(storages, sample.tensors, geometries, strict=True)
+    ]
     args, kwargs = sample.call.bind(laid)
     recorder = CallRecorder()
     try:
@@ -61,23 +68,23 @@ def record_again(subject: AtenCall, sample: Sample) -> RecordedCall | None:
     return calls[0] if calls else None
 
 
-def _laid(value: torch.Tensor, geometry: Geometry) -> torch.Tensor:
-    """Returns the value with the given geometry, in a buffer of its own."""
-    buffer = torch.zeros(geometry.extent, dtype=value.dtype)
-    view = part = buffer.as_strided(geometry.shape, geometry.stride, geometry.offset)
-    for dim, (size, step) in enumerate(zip(geometry.shape, geometry.stride)):
-        if size > 1 and step == 0:  # copy_ refuses elements that share memory, and these are equal
-            part, value = part.narrow(dim, 0, 1), value.narrow(dim, 0, 1)
-    part.copy_(value)
-    return view
+def _same(subject: AtenCall, again: RecordedCall) -> bool:
+    """Returns True if the recorded call and that of the replay are equal. torch passes an argument that has its default
+    on to the recorder in some calls, and leaves it out in others."""
+    defaults = {
+        each.name for each in subject.overload._schema.arguments if each.default_value is None
+    }
+
+    def without_defaults(call: RecordedCall) -> str:
+        kwargs = {k: v for k, v in call.kwargs.items() if v is not None or k not in defaults}
+        return msgspec.structs.replace(call, kwargs=kwargs).name
+
+    return without_defaults(again) == without_defaults(subject.call)
 
 
 def _why(call: RecordedCall, again: RecordedCall | None) -> str:
     if again is None:
         return "the CPU raises for drawn elements"
-    storages = [each.storage for each in call.tensors]
-    if len(set(storages)) < len(storages):
-        return "tensors share memory in the program, and do not in the replay"
     if any(each.stride is None for each in call.tensors):
         return "the recording has no strides"
     return "other arguments"

@@ -12,7 +12,7 @@ import msgspec
 from conformance.recordings.wire import RecordedCall, Recording
 from devices.cell import CellKey, Outcome
 from devices.files import write_whole
-from reports.folder import CALLS_FILE
+from reports.folder import CALLS_FILE, RECORDING_FILE
 from reports.model import CellResult, by_declaration
 
 #: The most calls that the end of a run shows.
@@ -107,6 +107,11 @@ def write_calls(folder: Path, judged: Iterable[JudgedCall]) -> None:
     """Writes the outcomes into a results folder. Raises OSError."""
     data = msgspec.json.format(msgspec.json.encode(_Calls(tuple(judged))), indent=1)
     write_whole(folder / CALLS_FILE, data + b"\n")
+
+
+def keep_recording(folder: Path, recording: Path) -> None:
+    """Copies a recording into a results folder. Raises OSError."""
+    write_whole(folder / RECORDING_FILE, recording.read_bytes())
 
 
 def lines_of(judged: Iterable[JudgedCall]) -> Iterator[str]:

@@ -43,6 +43,9 @@ _PLAIN: Final = (torch.Tensor, torch.nn.Parameter)
 
 #: The namespaces of ops that compute nothing: markers of the profiler.
 _NOT_RECORDED: Final = frozenset({"profiler"})
+#: The op by which ``torch.tensor`` marks a new constant. It returns its operand, and means something to a tracer alone, which
+#: copies the constant.
+_MARKER: Final = "aten::lift_fresh"
 
 
 class _Seen:
@@ -81,7 +84,7 @@ class CallRecorder(TorchDispatchMode):
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
-        if func.namespace in _NOT_RECORDED:
+        if func.namespace in _NOT_RECORDED or func.name() == _MARKER:
             return func(*args, **(kwargs or {}))
         kwargs = kwargs or {}
         tensors: list[torch.Tensor] = []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, Final
@@ -19,8 +19,10 @@ from conformance.recordings.wire import (
 )
 from opinfo.compare import Arguments, tensors_of
 from opinfo.database import DATABASE
+from opinfo.layouts import Geometry
 from opinfo.sample_source import SampleSource
 from opinfo.samples import SEED, Sample
+from opinfo.shared_memory import why_apart, with_shared_elements
 from opinfo.subject import Function, Source, Subject, names_of_packet
 
 #: Up to this number of elements, a call runs in every layout; a larger one only in the neighbours of its own geometry.
@@ -37,6 +39,10 @@ NEIGHBOURS: Final = (
 
 #: The layouts of an op that only torch calls, besides the recorded one: in others torch need not call it.
 _OF_INTERNAL: Final = ("contiguous", "contiguous+offset")
+
+
+#: The phases of a program in which no call is differentiated.
+_WITHOUT_GRADIENTS: Final = ("backward", "optimizer")
 
 
 class NotReplayed(RecordingError):
@@ -71,11 +77,13 @@ class AtenCall(Subject):
     #: the rules for special values make calls of their own, which an overload need not take
     unwanted_families = ("special.",)
 
-    def __init__(self, call: RecordedCall) -> None:
+    def __init__(self, call: RecordedCall, *, backward: bool = False) -> None:
         overload = overload_of(call.op)
         if torch.Tag.inplace_view in overload.tags:
             raise NotReplayed("the op changes the sizes or strides of its operand in place")
         self.call, self.overload = call, overload
+        # what backward and an optimizer call is not differentiated
+        self._has_gradients = backward and call.phase not in _WITHOUT_GRADIENTS
         schema = overload._schema
         function = overload if schema.returns else WrittenArguments(overload)
         self.id, self.function, self.reference = call.name, function, function
@@ -93,6 +101,11 @@ class AtenCall(Subject):
         )
         self.checks_sizes = space == "aten" and not self.is_internal
         self.layouts = _OF_INTERNAL if self.is_internal else None
+
+    @property
+    def gradient_dtypes(self) -> frozenset[str]:
+        """The dtype of a forward call whose gradients are to be judged. Whether it has any, the check finds out."""
+        return self.dtypes if self._has_gradients else frozenset()
 
     @property
     def own_families(self) -> frozenset[str]:
@@ -161,13 +174,14 @@ class RecordedSource:
     """A recording as a :class:`opinfo.sample_source.SampleSource`. Calls that cannot be replayed are in
     ``left_out``, with the reasons."""
 
-    def __init__(self, recording: Recording, digest: str) -> None:
-        self.recording, self.digest = recording, digest
+    def __init__(self, recording: Recording, digest: str, *, backward: bool = False) -> None:
+        self.recording, self.digest, self.backward = recording, digest, backward
         self.left_out: dict[str, str] = {}
+        self.apart: dict[str, str] = {}  # why calls are made with tensors that share no memory
         self._subjects: dict[str, Subject] = {}
         for name, call in recording.named().items():
             try:
-                self._subjects[name] = AtenCall(call)
+                self._subjects[name] = AtenCall(call, backward=backward)
             except NotReplayed as error:
                 self.left_out[name] = str(error)
 
@@ -186,14 +200,37 @@ class RecordedSource:
             repeat_elements(each, place.stride)
             for each, place in zip(arguments.tensors, geometries, strict=True)
         ]
+        storages = self._storages(subject, Arguments(*arguments.bind(tensors)), geometries)
+        if storages is not None:
+            tensors = with_shared_elements(tensors, geometries, storages)
         arguments = Arguments(*arguments.bind(tensors))
         layouts = subject.layouts
         if layouts is None and sum(each.numel() for each in tensors) > _EVERY_LAYOUT:
             layouts = NEIGHBOURS
-        return [Sample(0, arguments, None, layouts=layouts, geometries=geometries)]
+        return [
+            Sample(0, arguments, None, layouts=layouts, geometries=geometries, storages=storages)
+        ]
+
+    def _storages(
+        self, subject: AtenCall, arguments: Arguments, geometries: Sequence[Geometry]
+    ) -> tuple[int, ...] | None:
+        """Returns the number of the storage of each tensor; None if no two tensors share memory, or if the values of such
+        tensors do not define the result of the call, which ``apart`` then says."""
+        storages = tuple(each.storage for each in subject.call.tensors)
+        if len(set(storages)) == len(storages):
+            return None
+        dtypes = [each.dtype for each in arguments.tensors]
+        written = subject.written_tensors(arguments)
+        why = why_apart(dtypes, geometries, storages, written, pointwise=subject.pointwise)
+        if any(each.stride is None for each in subject.call.tensors):
+            why = "the recording has no strides"
+        if why:
+            self.apart[subject.id] = why
+        return None if why else storages
 
     def describe(self) -> str:
-        return f"a recording of {len(self._subjects)} distinct calls, {self.digest}"
+        gradients = ", with gradients" if self.backward else ""
+        return f"a recording of {len(self._subjects)} distinct calls, {self.digest}{gradients}"
 
 
 @cache
@@ -220,13 +257,17 @@ def overload_of(op: str) -> Any:
 
 
 @cache
-def open_recording(path: Path) -> RecordedSource:
-    """Returns the source for the recording in a file. Raises RecordingError if the file is not a recording."""
+def open_recording(path: Path, *, backward: bool = False) -> RecordedSource:
+    """Returns the source for the recording in a file; with ``backward``, gradients of its calls are judged too. Raises
+    RecordingError if the file is not a recording."""
     recording = read_recording(path)
-    return RecordedSource(recording, hashlib.blake2b(path.read_bytes(), digest_size=8).hexdigest())
+    digest = hashlib.blake2b(path.read_bytes(), digest_size=8).hexdigest()
+    return RecordedSource(recording, digest, backward=backward)
 
 
-def source_of(recording: str | None) -> SampleSource:
+def source_of(recording: str | None, *, backward: bool = False) -> SampleSource:
     """Returns the source for the recording with the given path; torch's database of ops if the path is None. Raises
     RecordingError if the file is not a recording."""
-    return DATABASE if recording is None else open_recording(Path(recording))
+    if recording is None:
+        return DATABASE
+    return open_recording(Path(recording), backward=backward)

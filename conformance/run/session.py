@@ -34,8 +34,7 @@ from conformance.plan.options import Request
 from conformance.plan.selection import Item, Machine, item_of, items_of
 from conformance.recordings.fidelity import fidelity_of
 from conformance.recordings.opening import OpenedRecording
-from conformance.recordings.outcomes import judge_calls, lines_of, write_calls
-from conformance.recordings.source import RecordedSource
+from conformance.recordings.outcomes import judge_calls, keep_recording, lines_of, write_calls
 from conformance.run import progress
 from conformance.run.device_survey import surveyed
 from conformance.run.fork_client import ForkServer
@@ -289,21 +288,26 @@ class Session:
         self.clean_up(complete=not self.cut_short and all(c in results for c in wanted))
         write_failures(result)
         if self.recording is not None:
-            self.played = self._write_calls(results, self.recording.source)
+            self.played = self._write_calls(results, self.recording)
         if not self.cut_short:
             self.explored = self._explore(wanted, say)
         return result
 
     def _write_calls(
-        self, results: Mapping[CellKey, CellResult], source: RecordedSource
+        self, results: Mapping[CellKey, CellResult], recording: OpenedRecording
     ) -> tuple[str, ...]:
-        """Writes the outcomes of the recorded calls into the results folder. Returns the lines about them for the end of
-        the run."""
+        """Writes the outcomes of the recorded calls and a copy of the recording into the results folder. Returns the
+        lines about the calls for the end of the run."""
+        source = recording.source
         left_out = dict(source.left_out)
         for excluded in self.plan.excluded:
             left_out |= {call: excluded.reason for call, _ in excluded.cells}
         judged = judge_calls(source.recording, results, left_out)
+        if self.partial:
+            selected = {cell.unit for cell in self.selected}
+            judged = [each for each in judged if each.call in selected]
         write_calls(self.folder, judged)
+        keep_recording(self.folder, recording.path)
         return (*lines_of(judged), *source.recording.header.lacks, str(fidelity_of(source)))
 
     def _explained(self, results: dict[CellKey, CellResult], say: Say) -> dict[CellKey, CellResult]:
@@ -398,7 +402,8 @@ class Session:
         path, spec = self.request.descriptor, self.plan.spec
         name = str(path.absolute()) if path else None
         recording = str(self.recording.path) if self.recording is not None else None
-        return Bench(self.descriptor.name, name, spec.samples, spec.name, recording)
+        about = (self.descriptor.name, name, spec.samples, spec.name)
+        return Bench(*about, recording, self.request.backward)
 
     def clean_up(self, *, complete: bool = True) -> None:
         """Deletes the files that are needed only during the run. The progress file is kept if the run is not
@@ -521,7 +526,9 @@ def prepare(
     kept = None if request.no_reference_cache else cache_root()
     recording = None
     if request.recording is not None:
-        recording = OpenedRecording(request.recording, request.recording_format)
+        recording = OpenedRecording(
+            request.recording, request.recording_format, backward=request.backward
+        )
     source = DATABASE if recording is None else recording.source
     plan = planner.make_plan(spec, descriptor, contract, kept, source)
     selected = selection.shard_of(selection.select(plan, request, clauses), request)

@@ -20,6 +20,7 @@ MODULES: Final = {
     "profiles": "tests.mutation.profiles",
     "sizes": "tests.mutation.sizes",
     "distributed": "tests.mutation.groups",
+    "recordings": "tests.recordings.mutants",
 }
 
 

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,7 +17,7 @@ import sys
 import torch
 
 x = torch.arange(12.0).reshape(3, 4)
-found = x.T[1:].cos() + x.T[:-1]
+found = x.T[1:].neg() + x.T[:-1]
 print(sys.argv[1:], __name__, tuple(found.shape))
 sys.exit(3)
 """
@@ -50,9 +51,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_recording_names_the_lines_of_the_program(folder: Path) -> None:
     header, *calls = map(json.loads, (folder / "calls.jsonl").read_text().splitlines())
     assert header["command"] == "python program.py --epochs 1"
-    (cos,) = (each for each in calls if each["op"] == "aten.cos.default")
-    assert cos["places"] == [[{"line": "program.py:6"}, 1]]
-    assert cos["tensors"][0]["stride"] == [1, 4] and cos["tensors"][0]["offset"] == 1
+    (neg,) = (each for each in calls if each["op"] == "aten.neg.default")
+    assert neg["places"] == [[{"line": "program.py:6"}, 1]]
+    assert neg["tensors"][0]["stride"] == [1, 4] and neg["tensors"][0]["offset"] == 1
 
 
 @pytest.mark.parametrize(
@@ -96,6 +97,7 @@ def test_what_cannot_be_replayed_is_one_line(
     assert "Traceback" not in done.stderr + done.stdout
 
 
+@pytest.mark.slow
 def test_a_replay_judges_the_calls(folder: Path) -> None:
     done = conform("replay", "calls.jsonl", "--device", "simulated", "-n", "0", folder=folder)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -107,20 +109,36 @@ def test_a_replay_judges_the_calls(folder: Path) -> None:
     assert conform("gate", str(results), folder=folder).returncode == 0
 
 
-def test_a_fault_is_charged_to_its_call_and_line(folder: Path) -> None:
-    done = conform(
+FAULT = "values.ignore_storage_offset"
+
+
+@pytest.fixture(scope="module")
+def faulty(folder: Path) -> subprocess.CompletedProcess[str]:
+    """The replay on a device with a fault. Its results are in the folder ``faulty``."""
+    return conform(
         *("replay", "calls.jsonl", "--device", "simulated", "-n", "0", "--results=faulty"),
         folder=folder,
-        SIMULATED_FAULTS="values.ignore_storage_offset",
+        SIMULATED_FAULTS=FAULT,
     )
-    assert done.returncode == 1, done.stdout + done.stderr
-    wrong = [line for line in done.stdout.splitlines() if line.startswith("wrong: ")]
-    assert any("cos.default~" in line and "program.py:6" in line for line in wrong), done.stdout
+
+
+def call_of(op: str, folder: Path) -> Any:
     calls = json.loads((folder / "faulty" / "calls.json").read_text())["calls"]
-    (cos,) = (each for each in calls if each["op"] == "aten.cos.default")
-    assert cos["outcome"] == "wrong" and cos["repro"]
-    script = [sys.executable, str(folder / "faulty" / cos["repro"])]
-    for faults, code in (("values.ignore_storage_offset", 1), ("", 0)):
+    (found,) = (each for each in calls if each["op"] == op)
+    return found
+
+
+@pytest.mark.slow
+def test_a_fault_is_charged_to_its_call_and_line(
+    folder: Path, faulty: subprocess.CompletedProcess[str]
+) -> None:
+    assert faulty.returncode == 1, faulty.stdout + faulty.stderr
+    wrong = [line for line in faulty.stdout.splitlines() if line.startswith("wrong: ")]
+    assert any("neg.default~" in line and "program.py:6" in line for line in wrong), faulty.stdout
+    neg = call_of("aten.neg.default", folder)
+    assert neg["outcome"] == "wrong" and neg["repro"]
+    script = [sys.executable, str(folder / "faulty" / neg["repro"])]
+    for faults, code in ((FAULT, 1), ("", 0)):
         ran = subprocess.run(
             script,
             env={**os.environ, "PYTHONPATH": str(ROOT), "SIMULATED_FAULTS": faults},
@@ -129,3 +147,38 @@ def test_a_fault_is_charged_to_its_call_and_line(folder: Path) -> None:
             timeout=300,
         )
         assert ran.returncode == code, ran.stdout + ran.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("faulty")
+def test_a_failure_of_a_replay_is_minimised_from_its_results(folder: Path) -> None:
+    (cell,) = (
+        each
+        for each in call_of("aten.neg.default", folder)["cells"]
+        if each.startswith("layout.values::")
+    )
+    done = conform("minimise", cell, "--run", "faulty", folder=folder, SIMULATED_FAULTS=FAULT)
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "offset" in done.stdout and "calls were tried" in done.stdout
+    (folder / "faulty" / "recording.jsonl").unlink()
+    done = conform("minimise", cell, "--run", "faulty", folder=folder, SIMULATED_FAULTS=FAULT)
+    assert done.returncode == 4 and "replay the recording again" in done.stderr, done.stderr
+
+
+@pytest.mark.slow
+def test_a_wrong_gradient_is_found_with_backward(folder: Path) -> None:
+    (folder / "gradient.py").write_text("import torch\ntorch.randn(3, 4).T.sigmoid()\n")
+    done = conform("record", "-o", "g.jsonl", "--", "python", "gradient.py", folder=folder)
+    assert done.returncode == 0, done.stderr
+    found = {}
+    for name, options in (("without", ()), ("with", ("--backward",))):
+        done = conform(
+            *("replay", "g.jsonl", "--device", "simulated", "-n", "0", f"--results={name}"),
+            *("--ops", "sigmoid*", *options),
+            folder=folder,
+            SIMULATED_FAULTS="autograd.first_wrong",
+        )
+        found[name] = done.returncode
+        assert ("wrong: sigmoid.default~" in done.stdout) == bool(options), done.stdout
+        assert "not judged" not in done.stdout, "calls that --ops leaves out"
+    assert found == {"without": 0, "with": 1}

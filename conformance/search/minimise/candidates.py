@@ -180,7 +180,9 @@ class CandidateRunner:
         """Returns the OpContext for checks of the given clauses. The layouts are those of the plan unless ``cases``
         and ``targets`` are given."""
         if cases is not None:  # the given layouts replace those of the samples
-            samples = [replace(each, layouts=None, geometries=None) for each in samples]
+            samples = [
+                replace(each, layouts=None, geometries=None, storages=None) for each in samples
+            ]
         return OpContext(
             subject=self.subject,
             dtype=self.dtype,

@@ -33,7 +33,7 @@ from conformance.search.minimise.simplify import (
 )
 from devices.failure import Failure
 from opinfo.catalog import dtype_name
-from opinfo.layouts import CONTIGUOUS, Geometry, parse_layout
+from opinfo.layouts import CONTIGUOUS, RECORDED, SHARED, Geometry, parse_layout
 from opinfo.reference import forget_dispatches
 from opinfo.samples import Sample
 from reports.model import Example, ExampleTensor
@@ -55,11 +55,13 @@ def start_of(
     runner: CandidateRunner, clause: str, wanted: Failure
 ) -> tuple[Candidate, Failed] | None:
     """Returns the smallest sample of the plan that fails in the same way and in the same layout as ``wanted``, together
-    with its failure; None if no sample fails in this way now."""
+    with its failure; None if no sample fails in this way now. A failure in the recorded geometry, which fits no smaller
+    call, is looked for in every layout of the plan."""
     for sample in sorted(runner.samples, key=lambda s: s.numel):
         record = runner.run_layout(sample, clause, wanted.layout)
         for failed in record.failures:
-            if failed.layout == wanted.layout and Sign.of(failed.failure) == Sign.of(wanted):
+            alike = wanted.layout in (failed.layout, RECORDED.id, SHARED.id)
+            if alike and Sign.of(failed.failure) == Sign.of(wanted):
                 return candidate_of(sample, failed.failure), failed
     return None
 

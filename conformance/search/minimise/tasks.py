@@ -34,20 +34,22 @@ _TARGET = "conformance.search.minimise.tasks:serve"
 
 class Bench(msgspec.Struct, frozen=True):
     """The setup of a search: the device, the plan, the number of samples for an op and dtype in the plan, and the path of
-    the recording that the plan replays, if it replays one."""
+    the recording that the plan replays, if it replays one. ``backward`` is True if gradients of recorded calls are
+    judged."""
 
     device: str
     descriptor: str | None  # the path of a descriptor that is not registered
     samples: int
     plan: str = "quick"
     recording: str | None = None
+    backward: bool = False
 
     def source(self) -> SampleSource:
         """Returns the source of the subjects and samples. The first call may take seconds. Raises RecordingError if the
         recording cannot be read."""
         from conformance.recordings.source import source_of
 
-        return source_of(self.recording)
+        return source_of(self.recording, backward=self.backward)
 
     def open(self) -> Device:
         """Opens the device in this process and limits the process to one thread. Returns the device. Raises
@@ -152,6 +154,7 @@ def solve(runner: CandidateRunner, task: Task) -> Answer:
     from conformance.checks.ops.call_script import CallScript
     from conformance.search.minimise.shrink import Search, candidate_of, start_of
     from conformance.suites.layout import SUITE
+    from opinfo.layouts import RECORDED, SHARED
 
     clause = task.cell.clause
     if clause not in SUITE.applying(runner.traits):
@@ -159,6 +162,13 @@ def solve(runner: CandidateRunner, task: Task) -> Answer:
     smallest = runner.run_all(clause).smallest if task.failure is None else None
     wanted = smallest.failure if smallest is not None else task.failure
     start = start_of(runner, clause, wanted) if wanted is not None else None
+    recorded = wanted is not None and wanted.layout in (RECORDED.id, SHARED.id)
+    if start is None and recorded:
+        return Answer(
+            task,
+            why=f"{task.cell}: the call fails only with its recorded strides and offsets, which no smaller call has; "
+            "run its repro script",
+        )
     if start is None and smallest is not None and isinstance(smallest.repro, CallScript):
         start = candidate_of(smallest.repro.laid.sample, smallest.failure), smallest
     if start is None:

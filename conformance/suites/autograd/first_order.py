@@ -24,7 +24,7 @@ from conformance.suites.autograd.samples import (
     known_of,
 )
 from opinfo.axes.shapes import EXTENT, LONG, SIZE
-from opinfo.layouts import covering_set, parse_layout
+from opinfo.layouts import RECORDED, covering_set, parse_layout
 from opinfo.samples import Sample, Traits
 
 FIRST = "autograd.first"
@@ -115,8 +115,9 @@ def reads_storage(ctx: OpContext) -> bool:
 
 def lays_of(ctx: OpContext, sample: Sample, layouts: Iterable[str]) -> dict[str, Laid]:
     """Return a dictionary from the name of each given layout to the sample in this layout. For an op that addresses the
-    storage of its input, only the contiguous layout is returned."""
-    wanted = {PLAIN} if reads_storage(ctx) else set(layouts)
+    storage of its input, only the contiguous layout is returned. A recorded call is also returned in its recorded
+    layout."""
+    wanted = {PLAIN} if reads_storage(ctx) else {*layouts, RECORDED.id}
     return {laid.case.id: laid for laid in ctx.laid_out(sample, frozenset(wanted))}
 
 

@@ -77,7 +77,9 @@ def chosen(ctx: OpContext) -> list[Sample]:
             found += islice((each for each in of_axis if _usable(ctx, each)), count)
     found.sort(key=_weight, reverse=True)
     found = _most_telling_first(ctx, found, upstream)
-    ctx.kept["gradients"] = kept = [replace(each, layouts=None) for each in found]
+    # of an op that only torch calls, the layouts in which torch calls it
+    fitting = ctx.subject.layouts
+    ctx.kept["gradients"] = kept = [replace(each, layouts=fitting) for each in found]
     return kept
 
 

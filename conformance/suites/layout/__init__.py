@@ -15,6 +15,7 @@ from conformance.suites.layout import (
     overlap,
     reads,
     rules,
+    shared_memory,
     writes,
 )
 from opinfo.samples import Traits
@@ -79,7 +80,8 @@ def _in_a_family(prefix: str) -> Callable[[Traits], bool]:
 
 _Unsampled = partial(OpCheck, sampled=False)
 _READS = (reads.reads,)
-_BOUNDS = (reads.reads, writes.out_kept, writes.in_place)
+_SHARED = (reads.reads, shared_memory.shared_memory)
+_BOUNDS = (reads.reads, shared_memory.shared_memory, writes.out_kept, writes.in_place)
 
 
 def _repeats(t: Traits) -> bool:
@@ -90,10 +92,10 @@ def _repeats(t: Traits) -> bool:
 SUITE = Suite(
     "layout",
     op_checks=(  # in the contract's order
-        OpCheck("layout.values", lambda t: True, _READS, reduced=True),
+        OpCheck("layout.values", lambda t: True, _SHARED, reduced=True),
         OpCheck("layout.output_strides", lambda t: t.returns_strided, _READS),
         OpCheck("layout.output_fresh", _fresh, _READS),
-        OpCheck("layout.inputs_intact", lambda t: t.reads_strided, _READS),
+        OpCheck("layout.inputs_intact", lambda t: t.reads_strided, _SHARED),
         OpCheck(writes.BOUNDS, _bounds, _BOUNDS),
         OpCheck(writes.OUT_KEPT, _takes_out, (writes.out_kept,)),
         OpCheck(writes.OUT_RESIZE, _takes_out, (writes.out_resize,)),
