@@ -152,7 +152,7 @@ def test_an_exported_program_has_geometry_places_and_views(member: str, tmp_path
     found = read(archive(tmp_path, (EXAMPLES / "model.json").read_bytes(), member))
     product = only(found, "aten.mm.default")
     assert geometries(product) == [((5, 4), (4, 1), 0, 0), ((4, 3), (1, 4), 0, 1)]
-    assert product.places == ((Place("Net.a", "/home/user/net.py:6"), 1),)
+    assert product.places == ((Place("Net.a", "/src/net.py:6"), 1),)
     scaled = only(found, "aten.mul.Tensor")
     assert geometries(scaled) == [((4, 3), (3, 1), 3, 0), ((5, 3), (3, 1), 0, 0)]
     assert only(found, "aten._to_copy.default").kwargs == {
@@ -209,7 +209,7 @@ def test_a_graph_has_annotated_geometry_views_and_lines() -> None:
     assert geometries(only(found, "aten.addmm.default"))[2] == ((4, 3), (1, 4), 0, 2)
     add = only(found, "aten.add.Tensor")
     assert geometries(add) == [((4, 2), (6, 1), 0, 0), ((4, 2), (6, 1), 0, 0)]
-    assert add.where == "/home/user/net.py:7"
+    assert add.where == "/src/net.py:7"
     assert only(found, "aten._to_copy.default").tensors[0].stride is None
     assert "strides unknown of 1 of " in lacks(found)
     assert "torch.nn.functional.relu: not an overload that torch has" in lacks(found)
@@ -244,8 +244,8 @@ def test_a_dump_is_divided_into_forward_and_backward(tmp_path: Path) -> None:
 
 def test_the_stacks_beside_a_dump_name_the_lines() -> None:
     found = read(EXAMPLES / "dump.json")
-    assert only(found, "aten.addmm.default").where == "/home/user/net.py:12"
-    assert only(found, "aten.slice.Tensor").where == "/home/user/net.py:14"
+    assert only(found, "aten.addmm.default").where == "/src/net.py:12"
+    assert only(found, "aten.slice.Tensor").where == "/src/net.py:14"
 
 
 def test_functions_that_are_none_of_tensors_are_not_called() -> None:
