@@ -38,6 +38,9 @@ _LARGEST: Final = 2**63 - 1
 
 NOWHERE: Final = Place()
 
+#: The beginnings of the names of ops that compute nothing: markers of the profiler, of new constants and of assertions.
+_NO_COMPUTATION: Final = ("profiler.", "aten.lift_fresh.", "aten._assert")
+
 
 class Unknown(str, Enum):
     """A part of a call that a file does not contain, with what a replay assumes instead."""
@@ -80,7 +83,9 @@ class CallCollector:
     ) -> None:
         """Adds a call of an overload. ``arguments`` are values by the names of the schema: numbers, texts, lists, None,
         Constant, UNKNOWN, and RecordedTensor, of which ``storage`` numbers the storages in any way. A call that cannot
-        be made from the values is left out."""
+        be made from the values is left out. A call that computes nothing is not counted."""
+        if schema.op.startswith(_NO_COMPUTATION):
+            return
         try:
             call = _call(schema, arguments)
         except (Unreadable, NotEncodable) as reason:

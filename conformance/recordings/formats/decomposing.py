@@ -189,6 +189,10 @@ def _size(size: Any) -> int:
     return size
 
 
+#: The most tensors into which a file may have a tensor divided.
+_MOST_PARTS: Final = 100_000
+
+
 class _Listing(TorchDispatchMode):
     """Lists the calls that are made while the mode is active."""
 
@@ -211,6 +215,8 @@ class _Listing(TorchDispatchMode):
             return func(*args, **kwargs)
         self._alive.append((args, kwargs))
         schema = schema_by_name(func.name())
+        if _parts(func.name(), *args) > _MOST_PARTS:
+            raise ValueError("a dimension is too large to be divided into tensors")
         try:
             if schema is not None:
                 described = [self._fakes.describe(each) for each in args]
@@ -222,6 +228,15 @@ class _Listing(TorchDispatchMode):
         except Unreadable as reason:
             self.failed.append(str(reason))
         return func(*args, **kwargs)
+
+
+def _parts(name: str, tensor: Any = None, size: int = 0, dim: int = 0, *_: Any) -> int:
+    """Returns the number of tensors into which a call divides its first argument; 0 for other calls."""
+    if name == "aten::unbind.int":
+        return int(tensor.shape[size])  # its second argument is the dimension
+    if name in ("aten::split.Tensor", "aten::unsafe_split.Tensor"):
+        return int(tensor.shape[dim]) // max(1, size)
+    return 0
 
 
 # -- torch's Python functions by their names in a file

@@ -259,6 +259,15 @@ def test_functions_that_are_none_of_tensors_are_not_called() -> None:
         assert callable(function_of((torch, torch.Tensor), name))
 
 
+def test_a_dump_cannot_ask_for_endless_lists_of_tensors(tmp_path: Path) -> None:
+    document = json.loads((EXAMPLES / "dump.json").read_text())
+    call = document["data"]["Tensor.neg.0.forward"]
+    call["input_args"][0]["shape"] = [10**9, 10**9]
+    document["data"] = {"Tensor.unbind.0.forward": call}
+    (tmp_path / "dump.json").write_text(json.dumps(document))
+    assert "a dimension is too large to be divided" in lacks(read(tmp_path / "dump.json"))
+
+
 # -- torch-spyre
 
 

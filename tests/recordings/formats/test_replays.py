@@ -35,26 +35,38 @@ def conform(*arguments: str, folder: Path, **environment: str) -> subprocess.Com
 
 def program() -> None:
     x = torch.randn(4, 6)
-    x[1:].cos() + x[:-1]
+    x[1:].neg() + x[:-1]
 
 
 def example(name: str) -> Callable[[Path], Path]:
     return lambda folder: EXAMPLES / name
 
 
+class Net(torch.nn.Module):
+    """A program that negates a view."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = torch.nn.Linear(4, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layer(x)[1:].neg()
+
+
+def exported() -> torch.export.ExportedProgram:
+    return torch.export.export(Net(), (torch.randn(5, 4),))
+
+
 def graph_of_torch(folder: Path) -> Path:
     """Writes the text of a graph as torch writes it."""
-    exported = torch.export.export(torch.nn.Linear(4, 3), (torch.randn(5, 4),))
     path = folder / "graph.txt"
-    path.write_text(exported.graph_module.print_readable(print_output=False))
+    path.write_text(exported().graph_module.print_readable(print_output=False))
     return path
 
 
 def program_of_torch(folder: Path) -> Path:
-    torch.export.save(
-        torch.export.export(torch.nn.Linear(4, 3), (torch.randn(5, 4),)), folder / "linear.pt2"
-    )
-    return folder / "linear.pt2"
+    torch.export.save(exported(), folder / "net.pt2")
+    return folder / "net.pt2"
 
 
 FILES: dict[str, Callable[[Path], Path]] = {
