@@ -27,6 +27,7 @@ def program() -> None:
     x.half().T[2:].mul_(x.half().T[:4])
     with torch.autocast("cpu", dtype=torch.bfloat16):
         y = torch.nn.functional.linear(x, weight)
+        torch.mm(x, x.T)  # an op that is called once more below autocast
     (y.float().softmax(1) + 1).sum().backward()
     # torch.optim would import the compiler, which takes seconds
     with torch.no_grad(), torch.profiler.record_function("Optimizer.step#SGD.step"):
@@ -155,6 +156,17 @@ def test_a_trace_without_shapes_says_how_to_record_them(profile: Path, tmp_path:
         read(change(profile, tmp_path / "bare.json", strip))
     with pytest.raises(RecordingError, match=r"the trace has no ops: record with Prof"):
         read(change(profile, tmp_path / "bare.json", lambda _: {"traceEvents": []}))
+
+
+def test_an_event_that_begins_with_the_one_around_it_is_inside(tmp_path: Path) -> None:
+    arguments = {"Input Dims": [[4, 3]], "Input Strides": [[3, 1]], "Input type": ["float"]}
+    common = {"ph": "X", "cat": "cpu_op", "pid": 1, "tid": 1, "ts": 10.0}
+    common["args"] = {**arguments, "Concrete Inputs": [""]}
+    events = [{**common, "name": "aten::t", "dur": 2}, {**common, "name": "aten::relu", "dur": 5}]
+    path = tmp_path / "profile.json"
+    for order in (events, events[::-1]):
+        path.write_text(json.dumps({"traceEvents": order}))
+        assert [each.op for each in read(path).calls] == ["aten.relu.default"]
 
 
 def check_damaged(path: Path) -> None:
