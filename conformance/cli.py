@@ -27,6 +27,7 @@ from conformance.commands.manifest import manifest
 from conformance.commands.precision import precision
 from conformance.commands.recordings import record
 from conformance.commands.runs import crcr, dashboard, diff, gate, merge, results
+from conformance.recordings.formats import FORMATS
 from conformance.version import VERSION
 from devices import autoload
 from devices.errors import ConformError
@@ -130,15 +131,23 @@ def run(arguments: tuple[str, ...]) -> int:
 
 @conform.command(context_settings={"ignore_unknown_options": True})
 @click.argument("recording", type=click.Path(path_type=Path, dir_okay=False))
+@click.option(
+    "--format",
+    "name",
+    metavar="NAME",
+    help=f"The format of RECORDING: {', '.join(FORMATS)} (default: recognized from its content).",
+)
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
-def replay(recording: Path, arguments: tuple[str, ...]) -> int:
+def replay(recording: Path, name: str | None, arguments: tuple[str, ...]) -> int:
     """Judge the recorded calls of a program on a device: conform replay calls.jsonl --device NAME.
 
-    RECORDING is a file that `conform record` wrote. Each call is made with the recorded shapes, strides and offsets, and in
-    other layouts. ARGUMENTS are those of `conform run`; with --backward, gradients are judged too. At the end, the calls
-    that are not right are listed with their places in the program. The command has the exit code of `conform run`.
+    RECORDING is a file that `conform record` or another recorder wrote. Each call is made with the recorded shapes, strides
+    and offsets, and in other layouts; the end of the run says what the file does not contain, and what was assumed instead.
+    ARGUMENTS are those of `conform run`; with --backward, gradients are judged too. At the end, the calls that are not
+    right are listed with their places in the program. The command has the exit code of `conform run`.
     """
-    return _run_pytest((f"--recording={recording}", *arguments))
+    given = () if name is None else (f"--recording-format={name}",)
+    return _run_pytest((f"--recording={recording}", *given, *arguments))
 
 
 def _run_pytest(arguments: tuple[str, ...]) -> int:

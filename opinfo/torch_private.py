@@ -236,3 +236,27 @@ def running_sequence_number() -> int | None:
     """Returns the number of the node that backward runs in this thread; None outside backward."""
     node = torch._C._current_autograd_node()
     return None if node is None else node._sequence_nr()
+
+
+def parse_schema(text: str) -> Any:
+    """Returns the schema that a text such as ``aten::relu(Tensor self) -> Tensor`` describes. Raises RuntimeError if the
+    text is not a schema."""
+    return torch._C.parse_schema(text)
+
+
+def type_of_argument(argument: Any) -> str:
+    """Returns the type of an argument of a schema as the schema writes it, such as ``Optional[ScalarType]``: the
+    attribute ``type`` has ``Optional[int]`` instead."""
+    return str(argument.real_type)
+
+
+def is_composite(name: str) -> bool:
+    """Returns True if autograd replaces calls of an op, such as ``aten::linear``, by calls of other ops. The op itself
+    then reaches no kernel of a device and no dispatch mode. False for an op that torch does not know."""
+    try:
+        if not has_kernel(name, "CompositeImplicitAutograd"):
+            return False
+    except RuntimeError:
+        return False
+    # the kernel of a device, or one for autograd on a device, comes first
+    return not any(has_kernel(name, key) for key in ("CPU", "AutogradCPU"))

@@ -70,6 +70,7 @@ class Request:
     descriptor: Path | None
     plan: str
     recording: Path | None
+    recording_format: str | None
     backward: bool
     ops: tuple[str, ...] | None
     dtypes: tuple[str, ...] | None
@@ -113,6 +114,8 @@ class Request:
             raise ConformError(
                 f"--plan {REPLAY} needs --recording FILE, a file of `conform record`"
             )
+        elif read["recording_format"] is not None:
+            raise ConformError("--recording-format needs --recording FILE")
         return cls(**read, collect_only=collect_only, deselects=tuple(deselects))
 
     @property

@@ -14,7 +14,7 @@ from conformance.contract import Contract, load
 from conformance.contract.levels import levels
 from conformance.plan.options import Request, matching
 from conformance.plan.selection import Shard, find_descriptor
-from conformance.recordings.wire import read_recording
+from conformance.recordings.formats import check_format
 from devices import registry
 from devices.descriptor import DTYPES, Descriptor
 from devices.errors import ConformError
@@ -54,7 +54,7 @@ def check(request: Request) -> Descriptor | None:
         if request.expectations is not None:
             load_manifest(request, descriptor, contract)
     if request.recording is not None:
-        read_recording(request.recording)
+        check_format(request.recording, request.recording_format)
     elif request.ops is not None and (names := known_ops()):
         pins = () if descriptor is None else (pin.op for pin in read_pinned(descriptor.folder))
         matching("--ops", request.ops, names.union(pins))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from functools import cache, cached_property
+from math import prod
 from pathlib import Path
 from typing import Any, Final
 
@@ -41,6 +42,9 @@ NEIGHBOURS: Final = (
 #: The layouts of an op that only torch calls, besides the recorded one: in others torch need not call it.
 _OF_INTERNAL: Final = ("contiguous", "contiguous+offset")
 
+
+#: The most elements of the tensors of a call. They are drawn in float64, and several copies are made.
+_MOST_ELEMENTS: Final = 2**28
 
 #: The phases of a program in which no call is differentiated.
 _WITHOUT_GRADIENTS: Final = ("backward", "optimizer")
@@ -88,6 +92,8 @@ class AtenCall(Subject):
         overload = overload_of(call.op)
         if torch.Tag.inplace_view in overload.tags:
             raise NotReplayed("the op changes the sizes or strides of its operand in place")
+        if (count := sum(prod(each.shape) for each in call.tensors)) > _MOST_ELEMENTS:
+            raise NotReplayed(f"its tensors have more than {_MOST_ELEMENTS:,} elements: {count:,}")
         self.call, self.overload = call, overload
         # what backward and an optimizer call is not differentiated
         self._has_gradients = backward and call.phase not in _WITHOUT_GRADIENTS

@@ -146,10 +146,15 @@ def _joined(one: RecordedCall, other: RecordedCall) -> RecordedCall:
     return msgspec.structs.replace(one, count=one.count + other.count, places=tuple(places.items()))
 
 
+def encode_recording(recording: Recording) -> bytes:
+    """Returns the content of the file of a recording."""
+    lines = [msgspec.json.encode(each) for each in (recording.header, *recording.calls)]
+    return b"\n".join(lines) + b"\n"
+
+
 def write_recording(path: Path, recording: Recording) -> None:
     """Writes a recording. Raises OSError."""
-    lines = [msgspec.json.encode(each) for each in (recording.header, *recording.calls)]
-    write_whole(path, b"\n".join(lines) + b"\n")
+    write_whole(path, encode_recording(recording))
 
 
 def read_recording(path: Path) -> Recording:

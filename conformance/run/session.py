@@ -33,8 +33,8 @@ from conformance.plan import planner, selection, usage
 from conformance.plan.options import Request
 from conformance.plan.selection import Item, Machine, item_of, items_of
 from conformance.recordings.fidelity import fidelity_of
+from conformance.recordings.opening import OpenedRecording
 from conformance.recordings.outcomes import judge_calls, keep_recording, lines_of, write_calls
-from conformance.recordings.source import open_recording, source_of
 from conformance.run import progress
 from conformance.run.device_survey import surveyed
 from conformance.run.fork_client import ForkServer
@@ -61,6 +61,7 @@ from devices.errors import ConformError
 from devices.files import cache_root
 from devices.manifest import ExpectedOutcome
 from devices.verdicts import Matcher
+from opinfo.database import DATABASE
 from opinfo.device import Device, Survey, is_foreign, open_device
 from opinfo.plan import Plan, plan_spec
 from opinfo.samples import SEED
@@ -106,6 +107,7 @@ class Session:
     collected: set[CellKey] | None = None  # of the items that pytest kept; None: not known yet
     hosts: set[str] = field(default_factory=set)  # other machines with workers
     cut_short: str = ""  # why the run ended early, if it did
+    recording: OpenedRecording | None = None  # what the run replays
     played: tuple[str, ...] = ()  # the outcomes of the recorded calls
     explored: str = ""  # what --explore tried and found
     failing: set[CellKey] = field(default_factory=set)  # cells so far that fail unexpectedly
@@ -285,16 +287,18 @@ class Session:
         result = gate(run, partial=self.partial or self.request.shard is not None)
         self.clean_up(complete=not self.cut_short and all(c in results for c in wanted))
         write_failures(result)
-        if self.request.recording is not None:
-            self.played = self._write_calls(results)
+        if self.recording is not None:
+            self.played = self._write_calls(results, self.recording)
         if not self.cut_short:
             self.explored = self._explore(wanted, say)
         return result
 
-    def _write_calls(self, results: Mapping[CellKey, CellResult]) -> tuple[str, ...]:
+    def _write_calls(
+        self, results: Mapping[CellKey, CellResult], recording: OpenedRecording
+    ) -> tuple[str, ...]:
         """Writes the outcomes of the recorded calls and a copy of the recording into the results folder. Returns the
         lines about the calls for the end of the run."""
-        source = open_recording(Path(str(self.bench.recording)), backward=self.request.backward)
+        source = recording.source
         left_out = dict(source.left_out)
         for excluded in self.plan.excluded:
             left_out |= {call: excluded.reason for call, _ in excluded.cells}
@@ -303,8 +307,8 @@ class Session:
             selected = {cell.unit for cell in self.selected}
             judged = [each for each in judged if each.call in selected]
         write_calls(self.folder, judged)
-        keep_recording(self.folder, Path(str(self.bench.recording)))
-        return (*lines_of(judged), str(fidelity_of(source)))
+        keep_recording(self.folder, recording.path)
+        return (*lines_of(judged), *source.recording.header.lacks, str(fidelity_of(source)))
 
     def _explained(self, results: dict[CellKey, CellResult], say: Say) -> dict[CellKey, CellResult]:
         """Returns the results with minimal examples, repro scripts and known bugs added. Ctrl-C ends only this step;
@@ -397,8 +401,7 @@ class Session:
         """The device and the plan of the run, for processes that run cells or minimise failures."""
         path, spec = self.request.descriptor, self.plan.spec
         name = str(path.absolute()) if path else None
-        played = self.request.recording
-        recording = str(played.absolute()) if played is not None else None
+        recording = str(self.recording.path) if self.recording is not None else None
         about = (self.descriptor.name, name, spec.samples, spec.name)
         return Bench(*about, recording, self.request.backward)
 
@@ -521,9 +524,12 @@ def prepare(
     descriptor, survey, device = collect_facts(descriptor, request.descriptor, server)
     facts = descriptor.facts()
     kept = None if request.no_reference_cache else cache_root()
-    recording = request.recording
-    path_of = str(recording.absolute()) if recording is not None else None
-    source = source_of(path_of, backward=request.backward)
+    recording = None
+    if request.recording is not None:
+        recording = OpenedRecording(
+            request.recording, request.recording_format, backward=request.backward
+        )
+    source = DATABASE if recording is None else recording.source
     plan = planner.make_plan(spec, descriptor, contract, kept, source)
     selected = selection.shard_of(selection.select(plan, request, clauses), request)
     matcher = Matcher(manifest.active(facts))
@@ -572,8 +578,11 @@ def prepare(
         lost=LostCells(before.lost),
         facts=facts,
         failed_before=failed_before,
+        recording=recording,
     )
     session.resume(before)
+    if recording is not None:
+        recording.convert(folder)
     gc.freeze()  # torch and the plan live for ever: no collection needs to visit them
     return session
 

@@ -76,3 +76,17 @@ assert set(sys.modules) == before, set(sys.modules) - before
 
 def test_forward_mode_loads_nothing_more_at_its_first_use() -> None:
     subprocess.run([sys.executable, "-W", "error::DeprecationWarning", "-c", _FORWARD], check=True)
+
+
+def test_schemas_are_parsed_with_the_types_that_they_write() -> None:
+    schema = private.parse_schema("x::f.out(Tensor a, ScalarType? b=None, int[2] c=0) -> Tensor")
+    assert (schema.name, schema.overload_name) == ("x::f", "out")
+    found = [private.type_of_argument(each) for each in schema.arguments]
+    assert found == ["Tensor", "Optional[ScalarType]", "List[int]"]
+    assert schema.arguments[2].default_value == [0, 0]
+
+
+def test_composite_ops_reach_no_kernel() -> None:
+    assert private.is_composite("aten::linear") and private.is_composite("aten::to.dtype")
+    for name in ("aten::addmm", "aten::relu", "aten::t", "aten::zeros", "no::such_op"):
+        assert not private.is_composite(name), name

@@ -11,7 +11,7 @@ import torch
 from conformance.recordings.fidelity import fidelity_of
 from conformance.recordings.recorder import CallRecorder
 from conformance.recordings.source import NEIGHBOURS, AtenCall, RecordedSource
-from conformance.recordings.wire import FORMAT, Header, RecordedCall, Recording
+from conformance.recordings.wire import FORMAT, Header, RecordedCall, RecordedTensor, Recording
 from opinfo.axes import samples_of
 from opinfo.database import DATABASE
 
@@ -106,6 +106,14 @@ def test_calls_that_cannot_be_replayed_are_left_out_with_a_reason() -> None:
     )
     (why,) = unknown.left_out.values()
     assert "has no op nowhere.f.default" in why and unknown.subjects() == {}
+
+
+def test_a_call_that_is_too_large_is_left_out() -> None:
+    tensor = RecordedTensor("float32", (2**20, 2**20), (2**20, 1))
+    call = RecordedCall("aten.neg.default", [{"tensor": 0}], {}, (tensor,))
+    source = RecordedSource(Recording(Header(FORMAT, 1), (call,)), "0")
+    (why,) = source.left_out.values()
+    assert why == "its tensors have more than 268,435,456 elements: 1,099,511,627,776"
 
 
 def test_tolerances_are_those_of_the_database() -> None:

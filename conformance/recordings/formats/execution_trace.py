@@ -1,0 +1,170 @@
+"""The execution trace of PyTorch (``torch.profiler.ExecutionTraceObserver``), also known as Chakra: every op with its
+schema, and of each tensor the geometry, the storage and the device."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from conformance.recordings.formats.source_file import SourceFile
+from conformance.recordings.formats.wire import CPP_TYPES, ExecutionTrace, TraceNode
+from conformance.recordings.wire import RecordedTensor, Recording, Values
+
+if TYPE_CHECKING:
+    from conformance.recordings.formats.nesting import Nested
+
+TITLE: Final = "an execution trace of torch.profiler.ExecutionTraceObserver"
+
+_SCHEMA: Final = re.compile(rb'"schema"\s*:\s*"[\d.]+-chakra')
+_TENSOR: Final = re.compile(r"Tensor\((.*)\)$")
+
+
+def takes(file: SourceFile) -> bool:
+    """Returns True if a file names the schema of execution traces."""
+    return _SCHEMA.search(file.head) is not None
+
+
+def read(file: SourceFile) -> Recording:
+    """Returns the calls of an execution trace. Raises RecordingError if the file is damaged."""
+    from conformance.recordings.formats.collecting import CallCollector, Unknown
+    from conformance.recordings.formats.nesting import visible
+
+    trace = file.json(ExecutionTrace, TITLE)
+    calls = CallCollector(Unknown.RANGES)
+    for nested, phase in visible(_tree(file, trace)):
+        assert nested.schema is not None
+        node: TraceNode = nested.content
+        try:
+            values = _arguments(node)
+        except (ValueError, LookupError, TypeError) as error:
+            raise file.damaged(f"the arguments of node {node.id} ({node.name}): {error}") from None
+        unknown = []
+        if any(each.dtype and each.stride is None for each in _tensors(values)):
+            unknown.append(Unknown.STRIDES)
+        if any(_is_number(each) for each in _tensors(values)) and len(_tensors(values)) > 1:
+            unknown.append(Unknown.NUMBERS)
+        if any(map(_is_rounded, values)):
+            unknown.append(Unknown.DECIMALS)
+        names = (each.name for each in nested.schema.arguments)
+        calls.add(nested.schema, dict(zip(names, values)), phase=phase, unknown=unknown)
+    return calls.recording(TITLE)
+
+
+def _tree(file: SourceFile, trace: ExecutionTrace) -> list[Nested]:
+    """Returns the outermost nodes of a trace, with the others inside them. Raises RecordingError for a cycle."""
+    from conformance.recordings.formats.nesting import Nested
+    from conformance.recordings.formats.schemas import parsed
+
+    nodes: dict[int, Nested] = {}
+    for node in sorted(trace.nodes, key=lambda each: each.id):
+        text = node.attribute("op_schema")
+        schema = parsed(text) if isinstance(text, str) and text else None
+        nodes[node.id] = Nested(node.name, node, schema)
+    roots = []
+    for number, nested in nodes.items():
+        parent = nested.content.ctrl_deps
+        if parent in nodes and parent != number:
+            nodes[parent].children.append(nested)
+        else:
+            roots.append(nested)
+    if (reached := _count(roots)) != len(nodes):
+        raise file.damaged(f"{len(nodes) - reached:,} nodes are in a cycle of ctrl_deps")
+    return roots
+
+
+def _count(roots: list[Nested]) -> int:
+    waiting, found = [*roots], 0
+    while waiting:
+        found += 1
+        waiting += waiting.pop().children
+    return found
+
+
+# -- the arguments of a node
+
+
+def _arguments(node: TraceNode) -> list[Any]:
+    """Returns the arguments of a node: numbers, texts, lists and RecordedTensor. Raises ValueError, LookupError or
+    TypeError if they are damaged."""
+    found = node.inputs
+    strides = found.strides if found.strides is not None else [None] * len(found.values)
+    parts = zip(found.values, found.shapes, found.types, strides, strict=True)
+    values = [_value(*each) for each in parts]
+    ranges = node.attribute("tensor_range")
+    if isinstance(ranges, str) and ranges:
+        _add_ranges(values, ranges)
+    return values
+
+
+def _value(value: Any, shape: Any, kind: str, stride: Any) -> Any:
+    if kind in ("None", "Generator") or value == "<None>":
+        return None
+    tensor = _TENSOR.match(kind)
+    if tensor is not None:
+        return _tensor(value, shape, tensor.group(1), stride)
+    if kind.startswith("GenericList["):
+        inner = _split(kind[len("GenericList[") : -1])
+        count = len(value)
+        shapes = shape if isinstance(shape, list) and len(shape) == count else [[]] * count
+        steps = stride if isinstance(stride, list) and len(stride) == count else [None] * count
+        if count > len(inner):
+            raise ValueError(f"{count} values of {len(inner)} types")
+        return [_value(*each) for each in zip(value, shapes, inner, steps)]
+    return value
+
+
+def _tensor(value: Any, shape: Any, cpp_type: str, stride: Any) -> RecordedTensor | None:
+    if "uninitialized" in cpp_type:
+        return None  # an undefined tensor, which Python sees as None
+    _, storage, offset, _, _, device = value
+    return RecordedTensor(
+        dtype=CPP_TYPES.get(cpp_type, cpp_type),
+        shape=tuple(shape),
+        stride=None if stride is None else tuple(stride),
+        offset=offset,
+        storage=storage,
+        device=str(device).partition(":")[0],
+    )
+
+
+def _split(text: str) -> list[str]:
+    """Returns the parts of a text that commas outside of brackets separate."""
+    parts, depth = [""], 0
+    for each in text:
+        depth += (each in "[(<") - (each in "])>")
+        if each == "," and depth == 0:
+            parts.append("")
+        else:
+            parts[-1] += each
+    return parts if text else []
+
+
+def _add_ranges(values: list[Any], text: str) -> None:
+    """Adds the ranges of integers, such as ``{"1":[0,49]}`` for the argument 1."""
+    for position, (low, high) in msgspec.json.decode(text, type=dict[str, tuple[int, int]]).items():
+        tensor = values[int(position)]
+        if isinstance(tensor, RecordedTensor):
+            values[int(position)] = msgspec.structs.replace(tensor, values=Values(low, high))
+
+
+def _tensors(values: list[Any]) -> list[RecordedTensor]:
+    found: list[RecordedTensor] = []
+    for each in values:
+        found += _tensors(each) if isinstance(each, list) else ()
+        found += (each,) if isinstance(each, RecordedTensor) else ()
+    return found
+
+
+def _is_number(tensor: RecordedTensor) -> bool:
+    """Returns True for a tensor by which torch may have passed a number of Python."""
+    return tensor.shape == () and tensor.dtype in ("float64", "int64", "bool", "complex128")
+
+
+def _is_rounded(value: Any) -> bool:
+    """Returns True for a number that the writer may have rounded. It writes six decimals, so that 0 may stand for
+    1e-8."""
+    if isinstance(value, list):
+        return any(map(_is_rounded, value))
+    return isinstance(value, float) and (value == 0 or not value.is_integer())

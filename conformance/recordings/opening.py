@@ -1,0 +1,34 @@
+"""Opens a recording of any format for a replay."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+from conformance.recordings.formats import is_own, read
+from conformance.recordings.source import RecordedSource, open_recording
+from conformance.recordings.wire import encode_recording, write_recording
+from reports.folder import RECORDING_FILE
+
+
+class OpenedRecording:
+    """A recording of any format. ``path`` is a file of the format of ``conform record``: the given one, or the one that
+    :meth:`convert` writes."""
+
+    def __init__(self, path: Path, name: str | None = None, *, backward: bool = False) -> None:
+        """Reads a recording; with ``backward``, gradients of its calls are judged too. ``name`` is that of the format.
+        Raises RecordingError if the file has no known format, or is damaged."""
+        self.path, self._must_convert = path.absolute(), not is_own(path, name)
+        if self._must_convert:
+            recording = read(path, name)
+            digest = hashlib.blake2b(encode_recording(recording), digest_size=8).hexdigest()
+            self.source = RecordedSource(recording, digest, backward=backward)
+        else:
+            self.source = open_recording(self.path, backward=backward)
+
+    def convert(self, folder: Path) -> None:
+        """Writes the calls into a results folder, where the processes of the run read them; nothing if the file has the
+        format of ``conform record``. Raises OSError."""
+        if self._must_convert:
+            self.path, self._must_convert = folder / RECORDING_FILE, False
+            write_recording(self.path, self.source.recording)
