@@ -45,7 +45,7 @@ def _answers(t: Traits) -> bool:
 
 
 def _can_tell(t: Traits) -> bool:
-    """Return True if a stale result can be told from the right one. A recorded call has only one sample, and the result of
+    """Return True if a stale result can be distinguished from the right one. A recorded call has only one sample, and the result of
     a view, for example, equals an operand."""
     if not _answers(t) or t.sole_sample is None:
         return _answers(t)
