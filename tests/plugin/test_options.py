@@ -171,3 +171,15 @@ def test_paths_behind_our_options_are_joined_to_them() -> None:
         *("-n", "2", "--results=/x", "--ops", "add", "--junitxml=y.xml", "conformance"),
     )
     assert joined(joined(given)) == joined(given)
+
+
+def test_backward_needs_a_recording(parser: Parser) -> None:
+    with pytest.raises(ConformError, match="--backward needs --recording FILE"):
+        request_of(parser, "--backward")
+
+
+@pytest.mark.parametrize("given", [("--backward",), ()])
+def test_gradients_of_a_recording_are_judged_on_demand(
+    parser: Parser, given: tuple[str, ...]
+) -> None:
+    assert request_of(parser, "--recording=calls.jsonl", *given).backward == bool(given)
