@@ -98,7 +98,7 @@ def dtype_of(context: CaseContext, name: str) -> torch.dtype:
     return found
 
 
-def _is_declared(context: CaseContext, operation: str, dtype: str) -> bool:
+def is_declared(context: CaseContext, operation: str, dtype: str) -> bool:
     """Returns True if the backend must compute the reduction. Every backend sums float32."""
     declared = context.descriptor.process_group
     known = declared.reductions.get(operation, frozenset()) if declared is not None else frozenset()
@@ -145,7 +145,7 @@ def _reduces(context: CaseContext, name: str, dtype: str) -> None:
         refused = ranks.attempt(lambda: found.append(call(values)))  # noqa: B023 (called at once)
         at = f"{collective}, {name} of {dtype}"
         if refused:
-            allowed = not _is_declared(context, name, dtype)
+            allowed = not is_declared(context, name, dtype)
             context.check(allowed, "a declared reduction was refused", found=refused, at=at)
             context.note(f"{at}: {refused}")
         elif found[0] is not None:
@@ -267,7 +267,7 @@ def _moves_bits(context: CaseContext, dtype: str) -> None:
         refused = ranks.attempt(lambda: found.append(call()))  # noqa: B023 (called at once)
         at = f"{name} of {dtype}"
         if refused:
-            allowed = not _is_declared(context, "SUM", dtype)
+            allowed = not is_declared(context, "SUM", dtype)
             context.check(allowed, "a declared dtype was refused", found=refused, at=at)
             context.note(f"{at}: {refused}")
             continue
