@@ -135,7 +135,7 @@ def _copy_own(name: str, read: Tensors, written: Tensors, rank: int, size: int) 
 
 
 class _Remembered:
-    """Replaces the results of a collective by those of the call before, if they have the same shapes and dtypes."""
+    """Replaces results of a collective in float64 by those of the call before, if these have the same shapes and dtype."""
 
     def __init__(self, name: str) -> None:
         self._name, self._before = name, list[Tensor]()
@@ -145,7 +145,7 @@ class _Remembered:
             return
         now = [each.clone() for each in found]
         for each, other in zip(found, self._before):
-            if each.shape == other.shape and each.dtype is other.dtype:
+            if each.shape == other.shape and each.dtype is other.dtype is torch.float64:
                 each.copy_(other)
         self._before = now
 
@@ -278,7 +278,12 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "gathers_earlier_result": Mutant(results=_Remembered("gather")),
     "first_root_gets_too_much": Mutant(
-        results=_of("reduce", lambda found, rank, size: rank == 0 and found[0].add_(1))
+        results=_of(
+            "reduce",
+            lambda found, rank, size: (
+                rank == 0 and found[0].is_floating_point() and found[0].add_(1)
+            ),
+        )
     ),
     # sizes
     "single_gathered_element_lost": Mutant(

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -147,6 +148,26 @@ def noting() -> Mutant:
     return Notes(Path(os.environ[FOLDER])).mutant()
 
 
+@contextmanager
+def collected() -> Iterator[Path]:
+    """Lets the groups that are made in a block note what reaches them. Yields the folder of the notes."""
+    with TemporaryDirectory() as folder:
+        os.environ.update({ENVIRONMENT: NOTING, FOLDER: folder})
+        (Path(folder) / "case").write_text("")
+        try:
+            yield Path(folder)
+        finally:
+            del os.environ[FOLDER]
+
+
+def read_notes(folder: Path) -> Iterator[tuple[str, str]]:
+    """The notes of all ranks: the case, and the mutant that it reaches."""
+    for file in folder.glob("*.notes"):
+        for line in file.read_text().splitlines():
+            case, _, name = line.partition("\t")
+            yield case, name
+
+
 def table(
     device: Device, cases: Iterable[BehaviourCase], say: Callable[[], None] = lambda: None
 ) -> dict[str, set[str]]:
@@ -155,19 +176,14 @@ def table(
     if kept is not None and kept.exists():
         return msgspec.json.decode(kept.read_bytes(), type=dict[str, set[str]])
     found: dict[str, set[str]] = {}
-    with TemporaryDirectory() as folder:
-        notes = Path(folder)
-        os.environ.update({ENVIRONMENT: NOTING, FOLDER: folder})
+    with collected() as folder:
         for case in cases:
             say()
-            (notes / "case").write_text(case.id)
+            (folder / "case").write_text(case.id)
             found[case.id] = set()
             measure.outcome(case, device)
-        for file in notes.glob("*.notes"):
-            for line in file.read_text().splitlines():
-                case_id, _, name = line.partition("\t")
-                found[case_id].add(name)
-        del os.environ[FOLDER]
+        for case_id, name in read_notes(folder):
+            found[case_id].add(name)
     if kept is not None:
         kept.write_bytes(msgspec.json.encode(found))
     return found

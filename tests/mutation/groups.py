@@ -130,6 +130,8 @@ def differs(spec: Spec) -> bool:
     if spec.kind in (*REDUCTIONS, *ROOTS):
         return True
     collective = "send_receive" if spec.collective == "receive" else spec.collective
+    if spec.name not in _reached_by_probe(collective):
+        return False
     sound = _probed(collective)
     os.environ[ENVIRONMENT] = spec.name
     try:
@@ -143,6 +145,14 @@ def _answers(collective: str) -> list[object]:
     where = DeviceLocator(path=str(measure.DESCRIPTOR))
     context = CaseContext(_device(), "probe", where=where)
     return [each.value for each in context.pooled(probe, collective, ranks=2, seconds=250.0)]
+
+
+@cache
+def _reached_by_probe(collective: str) -> frozenset[str]:
+    """The mutants that change something in some call of the probe, whether or not a rank can see it."""
+    with group_reach.collected() as folder:
+        _answers(collective)
+        return frozenset(name for _, name in group_reach.read_notes(folder))
 
 
 @cache
