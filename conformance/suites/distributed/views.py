@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from typing import Final
 
 import torch
@@ -94,15 +95,20 @@ def numbers(
     """Returns the values of one operand of a rank, which are different for each rank, part and place, and a third of them
     negative. With ``rows``, the first dimension is as many times longer, and with ``times``, the values as many times
     greater."""
+    return VALUES[dtype](_integers(rank, part, rows)) * times
+
+
+@cache
+def _integers(rank: int, part: int, rows: int) -> torch.Tensor:
     shape = (SHAPE[0] * rows, *SHAPE[1:])
     places = torch.arange(torch.Size(shape).numel()).reshape(shape)
     whole = places + 1009 * rank + 10007 * part + 1
-    return VALUES[dtype](torch.where((places + rank + part) % 3 == 1, -whole, whole)) * times
+    return torch.where((places + rank + part) % 3 == 1, -whole, whole)
 
 
 def blank(dtype: str = "float32", rows: int = 1) -> torch.Tensor:
     """Returns the values that a target holds before the call."""
-    return torch.full_like(numbers(0, dtype=dtype, rows=rows), -1)
+    return torch.full((SHAPE[0] * rows, *SHAPE[1:]), -1, dtype=getattr(torch, dtype))
 
 
 def check_result(ranks: Ranks, operand: Operand, want: torch.Tensor | None, at: str) -> None:
