@@ -178,7 +178,8 @@ def _calls(
 
 
 def _make_all(ranks: Ranks, calls: list[_Call]) -> tuple[str, str]:
-    """Makes the calls one after another. Returns why one of them was refused, and which; empty texts if none was."""
+    """Makes the calls one after another. Returns why one of them was refused, and which was the last that was made; empty texts if
+    none was refused."""
     at = ""
 
     def make() -> None:
