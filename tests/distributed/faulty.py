@@ -134,6 +134,22 @@ def _copy_own(name: str, read: Tensors, written: Tensors, rank: int, size: int) 
     return True
 
 
+class _Remembered:
+    """Replaces results of a collective in float64 by those of the call before, if these have the same shapes and dtype."""
+
+    def __init__(self, name: str) -> None:
+        self._name, self._before = name, list[Tensor]()
+
+    def __call__(self, name: str, found: Tensors, rank: int, size: int) -> None:
+        if name != self._name or not found:
+            return
+        now = [each.clone() for each in found]
+        for each, other in zip(found, self._before):
+            if each.shape == other.shape and each.dtype is other.dtype is torch.float64:
+                each.copy_(other)
+        self._before = now
+
+
 MOVES = "broadcast all_gather all_gather_single gather scatter all_to_all all_to_all_single receive"
 REDUCES = "all_reduce reduce reduce_scatter reduce_scatter_single"
 ALL = f"{MOVES} {REDUCES}"
@@ -239,7 +255,43 @@ MUTANTS: dict[str, Mutant] = {
         results=_of("all_to_all_single", _each(lambda x: x[-1:].zero_()))
     ),
     "received_first_lost": Mutant(results=_of("receive", _each(lambda x: x.view(-1)[:1].zero_()))),
+    # dtypes
+    "reads_int64_without_offset": Mutant(
+        read=lambda name, x: x.as_strided(x.shape, x.stride(), 0) if x.dtype is torch.int64 else x
+    ),
+    "writes_float64_dense": Mutant(
+        write=lambda name, target, result: (
+            read_as_dense(target) if target.dtype is torch.float64 else target
+        ).copy_(result)
+    ),
+    "writes_past_short_floats": Mutant(
+        write=lambda name, target, result: (
+            _write_past(name, target, result) if target.itemsize == 2 else target.copy_(result)
+        )
+    ),
+    "exchanges_int64_through_float64": Mutant(
+        results=_of("all_to_all", _each(lambda x: x.dtype is torch.int64 and x.copy_(x.double())))
+    ),
+    # values and earlier calls
+    "large_signs_lost": Mutant(
+        results=_of("broadcast", _each(lambda x: x.numel() > 4096 and x.abs_()))
+    ),
+    "gathers_earlier_result": Mutant(results=_Remembered("gather")),
+    "first_root_gets_too_much": Mutant(
+        results=_of(
+            "reduce",
+            lambda found, rank, size: (
+                rank == 0 and found[0].is_floating_point() and found[0].add_(1)
+            ),
+        )
+    ),
     # sizes
+    "single_gathered_element_lost": Mutant(
+        results=_of("all_gather gather", _each(lambda x: x.numel() == 1 and x.zero_()))
+    ),
+    "single_exchanged_element_lost": Mutant(
+        results=_of("all_to_all_single", _each(lambda x: x.numel() == 1 and x.zero_()))
+    ),
     "single_element_kept": Mutant(
         results=_of("all_reduce", _each(lambda x: x.numel() == 1 and x.zero_()))
     ),
@@ -509,10 +561,14 @@ def _make(store: Any, rank: int, size: int, timeout: Any) -> Any:
 
 
 def _mutant(name: str) -> Mutant:
-    """The fault of this name: one of the list, or a generated one (tests/mutation/groups.py)."""
+    """The fault of this name: one of the list, a generated one (tests/mutation/group_mutants.py), or none, noting which of these
+    a call reaches (tests/mutation/group_reach.py)."""
     if name in MUTANTS:
         return MUTANTS[name]
-    made: Mutant = importlib.import_module("tests.mutation.groups").mutant_of(name)
+    if name == "noting":
+        noting: Mutant = importlib.import_module("tests.mutation.group_reach").noting()
+        return noting
+    made: Mutant = importlib.import_module("tests.mutation.group_mutants").mutant_of(name)
     return made
 
 

@@ -6,10 +6,18 @@ import pytest
 import torch
 
 from conformance.suites.distributed.backend import subsets
-from conformance.suites.distributed.collective_calls import COLLECTIVES, Views, root_of
+from conformance.suites.distributed.collective_calls import (
+    COLLECTIVES,
+    VARIANTS,
+    Collective,
+    Views,
+    root_of,
+)
+from conformance.suites.distributed.collectives import LAST, WHOLE
+from conformance.suites.distributed.collectives import SHAPES as CHANGES
 from conformance.suites.distributed.reductions import MEANT, QUICK, given, reduced
 from conformance.suites.distributed.sizes import SPLITS
-from conformance.suites.distributed.views import LAYOUTS, SHAPE, numbers, shown
+from conformance.suites.distributed.views import LAYOUTS, SHAPE, VALUES, numbers, shown
 
 RANKS = 4
 
@@ -93,3 +101,74 @@ def test_subgroups_leave_ranks_out_and_one_has_all(count: int) -> None:
     found = subsets(count)
     assert any(len(members) < count for members in found)
     assert any(sorted(members) == [*range(count)] for members in found)
+
+
+# -- shapes and dtypes of operands
+
+#: A dtype that must not have the values of another.
+NARROWER = {
+    "float32": torch.bfloat16,
+    "float64": torch.float32,
+    "int64": torch.float64,
+    "float16": torch.bfloat16,
+}
+dtypes = pytest.mark.parametrize("dtype", VALUES)
+
+
+@dtypes
+def test_sums_of_operands_are_exact(dtype: str) -> None:
+    for times, count in ((1, RANKS), (LAST, 2)):
+        given = [numbers(rank, dtype=dtype, times=times) for rank in range(count)]
+        wide = torch.complex128 if given[0].is_complex() else torch.float64
+        wide = torch.int64 if dtype == "int64" else wide
+        total = torch.stack([each.to(wide) for each in given]).sum(0)
+        assert torch.equal(total.to(given[0].dtype).to(wide), total)
+        assert torch.equal(torch.stack(given).sum(0).to(wide), total)
+
+
+@pytest.mark.parametrize("dtype", NARROWER)
+def test_a_narrower_dtype_does_not_have_the_values_nor_their_sums(dtype: str) -> None:
+    changes = CHANGES if dtype in WHOLE else ["all elements", "one dimension"]
+    for change in (CHANGES[each] for each in changes):
+        one, other = (change(numbers(rank, dtype=dtype)) for rank in (0, 1))
+        for values in (other, one + other):
+            assert not torch.equal(values.to(NARROWER[dtype]).to(values.dtype), values)
+
+
+@dtypes
+def test_elements_ranks_and_parts_beside_each_other_differ(dtype: str) -> None:
+    values = numbers(0, dtype=dtype)
+    flat = values.flatten()
+    assert not (flat[1:] == flat[:-1]).any()
+    assert not (values == values.roll(1, 0)).any()
+    for other in (numbers(1, dtype=dtype), numbers(0, part=1, dtype=dtype)):
+        assert not (values == other).any()
+
+
+@dtypes
+def test_operands_have_both_signs(dtype: str) -> None:
+    values = numbers(0, dtype=dtype)
+    real = values.real if values.is_complex() else values
+    assert 0.2 < (real < 0).double().mean() < 0.5
+
+
+@pytest.mark.parametrize("shape", CHANGES)
+def test_as_much_is_taken_of_the_part_of_each_rank(shape: str) -> None:
+    change, parts = CHANGES[shape], [numbers(0, part=part) for part in range(RANKS)]
+    together = change(torch.cat(parts)).chunk(RANKS)
+    assert all(torch.equal(one, change(part)) for one, part in zip(together, parts))
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_the_other_call_of_a_collective_gives_other_results(name: str) -> None:
+    def results(calls: dict[str, Collective]) -> list[list[torch.Tensor | None]]:
+        return [[*calls[name].wanted(rank, RANKS, Views())] for rank in range(RANKS)]
+
+    def same(one: list[torch.Tensor | None], other: list[torch.Tensor | None]) -> bool:
+        return len(one) == len(other) and all(
+            a is b if a is None or b is None else a.shape == b.shape and torch.equal(a, b)
+            for a, b in zip(one, other)
+        )
+
+    pairs = zip(results(COLLECTIVES), results(VARIANTS))
+    assert not all(same(one, other) for one, other in pairs)

@@ -18,17 +18,18 @@ Tensors = list[torch.Tensor]
 
 @dataclass(frozen=True, slots=True)
 class Views:
-    """The names of the views in which inputs and outputs are laid out. For a collective that works in place, both names
-    are the same."""
+    """The names of the views of inputs and outputs, the dtype of their values, and the number by which the values of inputs
+    are multiplied. For a collective that works in place, inputs and outputs are the same tensor."""
 
     inputs: str = DENSE
     outputs: str = DENSE
+    values: str = "float32"
+    times: int = 1
 
     @property
-    def complex(self) -> str:
-        """The view of operands that makes their dtype complex: ``conjugate`` if the inputs or outputs are conjugate
-        views, otherwise the dense view, whose values are real."""
-        return "conjugate" if "conjugate" in (self.inputs, self.outputs) else DENSE
+    def dtype(self) -> str:
+        """The dtype of all operands: a complex one if an operand is a conjugate view."""
+        return "complex64" if "conjugate" in (self.inputs, self.outputs) else self.values
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,23 +63,35 @@ def peers(index: int, count: int) -> tuple[int, int]:
     return (index + 1) % count, (index - 1) % count
 
 
+def first(count: int) -> int:
+    """Returns rank 0, the other root of rooted collectives."""
+    return 0
+
+
+#: Returns the root of a number of ranks.
+Root = Callable[[int], int]
+
+
+def _values(rank: int, views: Views, part: int = 0) -> torch.Tensor:
+    return numbers(rank, part=part, dtype=views.dtype, times=views.times)
+
+
 def _own(rank: int, count: int, views: Views) -> Tensors:
-    return [numbers(rank, view=views.complex)]
+    return [_values(rank, views)]
 
 
 def _from(rank: int, views: Views) -> torch.Tensor:
-    """Returns the values of a rank's input, as the view shows them, for a collective with one input per rank."""
-    return shown(numbers(rank, view=views.complex), views.inputs)
+    """Returns what a rank's input shows, if each rank has one."""
+    return shown(_values(rank, views), views.inputs)
 
 
 def _part(rank: int, part: int, views: Views) -> torch.Tensor:
-    """Returns the values of a rank's input for rank ``part``, as the view shows them, for a collective with one input
-    per pair of ranks."""
-    return shown(numbers(rank, part=part, view=views.complex), views.inputs)
+    """Returns what one of the inputs of a rank shows, if each rank has an input for every rank."""
+    return shown(_values(rank, views, part), views.inputs)
 
 
 def _parts(rank: int, count: int, views: Views) -> Tensors:
-    return [numbers(rank, part=part, view=views.complex) for part in range(count)]
+    return [_values(rank, views, part) for part in range(count)]
 
 
 def _rows(rank: int, count: int, views: Views) -> Tensors:
@@ -96,15 +109,15 @@ def _rows_for(rank: int, to: int, count: int, views: Views) -> torch.Tensor:
 
 
 def _one_blank(rank: int, count: int, views: Views) -> Tensors:
-    return [blank(views.complex)]
+    return [blank(views.dtype)]
 
 
 def _blanks(rank: int, count: int, views: Views) -> Tensors:
-    return [blank(views.complex) for _ in range(count)]
+    return [blank(views.dtype) for _ in range(count)]
 
 
 def _blank_rows(rank: int, count: int, views: Views) -> Tensors:
-    return [blank(views.complex, rows=count)]
+    return [blank(views.dtype, rows=count)]
 
 
 def _total(of: Callable[[int], torch.Tensor], count: int) -> torch.Tensor:
@@ -115,18 +128,55 @@ def _sum_in_place(rank: int, count: int, views: Views) -> Tensors:
     return [_total(lambda each: _from(each, views), count)]
 
 
-def _at_root(wanted: Callable[[int, int, Views], Tensors]) -> Any:
-    """Returns a function that gives the values of ``wanted`` for the root, and None (undefined) for the outputs of all
-    other ranks."""
-    return lambda rank, count, views: (
-        wanted(rank, count, views) if rank == root_of(count) else [None]
+def _reduce(root: Root) -> Collective:
+    def wanted(rank: int, count: int, views: Views) -> Sequence[torch.Tensor | None]:
+        return _sum_in_place(rank, count, views) if rank == root(count) else [None]
+
+    return Collective(
+        lambda ranks, _, out: dist.reduce(out[0], root(ranks.count)),
+        _own,
+        wanted,
     )
 
 
-def _root_list(ranks: Ranks, tensors: Tensors) -> Tensors | None:
-    """Returns ``tensors`` on the root and None on all other ranks, as collectives such as gather require for their list
-    of tensors."""
-    return tensors if ranks.index == root_of(ranks.count) else None
+def _broadcast(root: Root) -> Collective:
+    return Collective(
+        lambda ranks, _, out: dist.broadcast(out[0], root(ranks.count)),
+        _own,
+        lambda rank, count, views: [_from(root(count), views)],
+    )
+
+
+def _gather(root: Root) -> Collective:
+    def wanted(rank: int, count: int, views: Views) -> Tensors:
+        if rank != root(count):
+            return _blanks(rank, count, views)
+        return [_from(each, views) for each in range(count)]
+
+    return Collective(
+        lambda ranks, given, out: dist.gather(
+            given[0], _list_of(root, ranks, out), root(ranks.count)
+        ),
+        _blanks,
+        wanted,
+        _own,
+    )
+
+
+def _scatter(root: Root) -> Collective:
+    return Collective(
+        lambda ranks, given, out: dist.scatter(
+            out[0], _list_of(root, ranks, given), root(ranks.count)
+        ),
+        _one_blank,
+        lambda rank, count, views: [_part(root(count), rank, views)],
+        _parts,
+    )
+
+
+def _list_of(root: Root, ranks: Ranks, tensors: Tensors) -> Tensors | None:
+    """Returns the list of a rooted collective, which only the root gives."""
+    return tensors if ranks.index == root(ranks.count) else None
 
 
 def _send_and_receive(ranks: Ranks, inputs: Tensors, outputs: Tensors) -> None:
@@ -146,22 +196,20 @@ def _exchange_batched(ranks: Ranks, inputs: Tensors, outputs: Tensors) -> None:
         work.wait()
 
 
-def _scattered(rank: int, count: int, views: Views) -> Tensors:
-    return [_part(root_of(count), rank, views)]
+def _to_one(ranks: Ranks, inputs: Tensors, outputs: Tensors) -> None:
+    """Sends all rows to one rank, with the splits of all_to_all_single."""
+    rows, pair = inputs[0].shape[0], peers(ranks.index, ranks.count)
+    sent, taken = ([rows * (rank == peer) for rank in range(ranks.count)] for peer in pair)
+    dist.all_to_all_single(outputs[0], inputs[0], taken, sent)
 
+
+ROOTED = {"broadcast": _broadcast, "reduce": _reduce, "gather": _gather, "scatter": _scatter}
+"""The collectives that have a root, by name."""
 
 COLLECTIVES = {
     "all_reduce": Collective(lambda ranks, _, out: dist.all_reduce(out[0]), _own, _sum_in_place),
-    "broadcast": Collective(
-        lambda ranks, _, out: dist.broadcast(out[0], root_of(ranks.count)),
-        _own,
-        lambda rank, count, views: [_from(root_of(count), views)],
-    ),
-    "reduce": Collective(
-        lambda ranks, _, out: dist.reduce(out[0], root_of(ranks.count)),
-        _own,
-        _at_root(_sum_in_place),
-    ),
+    "broadcast": ROOTED["broadcast"](root_of),
+    "reduce": ROOTED["reduce"](root_of),
     "all_gather": Collective(
         lambda ranks, given, out: dist.all_gather(out, given[0]),
         _blanks,
@@ -176,26 +224,8 @@ COLLECTIVES = {
         lambda rank, count, views: [torch.cat([_from(each, views) for each in range(count)])],
         _own,
     ),
-    "gather": Collective(
-        lambda ranks, given, out: dist.gather(
-            given[0], _root_list(ranks, out), root_of(ranks.count)
-        ),
-        _blanks,
-        lambda rank, count, views: (
-            [_from(each, views) for each in range(count)]
-            if rank == root_of(count)
-            else _blanks(rank, count, views)
-        ),
-        _own,
-    ),
-    "scatter": Collective(
-        lambda ranks, given, out: dist.scatter(
-            out[0], _root_list(ranks, given), root_of(ranks.count)
-        ),
-        _one_blank,
-        _scattered,
-        _parts,
-    ),
+    "gather": ROOTED["gather"](root_of),
+    "scatter": ROOTED["scatter"](root_of),
     "reduce_scatter": Collective(
         lambda ranks, given, out: dist.reduce_scatter(out[0], given),
         _one_blank,
@@ -240,3 +270,14 @@ COLLECTIVES = {
     ),
 }
 """The collectives by name. Their sums are sums of integers, which are exact in float32."""
+
+VARIANTS = {
+    **{name: rooted(first) for name, rooted in ROOTED.items()},
+    "all_to_all_single": Collective(
+        _to_one,
+        _one_blank,
+        lambda rank, count, views: [_from(peers(rank, count)[1], views)],
+        _own,
+    ),
+}
+"""Other calls of some of the collectives: with another root, or with all rows for one rank."""

@@ -3,16 +3,31 @@ must not change other memory."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 
 import torch
 
 from conformance.checks.cases.cases import Cases
 from conformance.checks.cases.context import CaseContext
-from conformance.suites.distributed.collective_calls import COLLECTIVES, Views
-from conformance.suites.distributed.groups import join
-from conformance.suites.distributed.views import LAYOUTS, check_input, check_result, put
+from conformance.suites.distributed.collective_calls import (
+    COLLECTIVES,
+    VARIANTS,
+    Collective,
+    Views,
+)
+from conformance.suites.distributed.groups import Ranks, join
+from conformance.suites.distributed.reductions import is_declared
+from conformance.suites.distributed.views import (
+    LAYOUTS,
+    SHAPE,
+    STEPPED_AT_OFFSET,
+    VALUES,
+    Operand,
+    check_input,
+    check_result,
+    put,
+)
 from devices.failure import Kind
 
 cases = Cases(Kind.VALUES)
@@ -89,37 +104,111 @@ def views(context: CaseContext, name: str, role: str, view: str, count: int = 2)
     context.pooled(_run, name, role, view, ranks=count)
 
 
-# -- other shapes
+# -- other shapes and dtypes
 
-#: What is taken of the operands, of which the first dimension is divided among the ranks.
+#: What is taken of the operands. Of one for all ranks, as much is taken of the part of each rank.
 SHAPES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "all elements": lambda x: x,
     "one dimension": lambda x: x.flatten(),
     "one column": lambda x: x[..., :1],
     "few elements": lambda x: x[:, :1, :1, :1].flatten(),
+    "one element": lambda x: x[:: SHAPE[0], :1, :1, :1].flatten(),
+    "an odd number of elements": lambda x: x[:: SHAPE[0], :, :1].flatten(),
     "many elements": lambda x: x.repeat(1, 1, 1, 50),
-    "another dtype": lambda x: (
-        x.double() * (1 + 2.0**-30)
-    ),  # sums are exact, and float32 does not have them
 }
 
 
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """A call of a collective: its operands, and what the outputs must hold after it."""
+
+    at: str
+    collective: Collective
+    inputs: list[Operand]
+    outputs: list[Operand]
+    wanted: list[torch.Tensor | None]
+
+    def make(self, ranks: Ranks) -> None:
+        given, taken = [each.tensor for each in self.inputs], [each.tensor for each in self.outputs]
+        self.collective.call(ranks, given, taken)
+
+    def check(self, ranks: Ranks) -> None:
+        for operand in self.inputs:
+            check_input(ranks, operand, self.at)
+        for operand, want in zip(self.outputs, self.wanted):
+            check_result(ranks, operand, want, self.at)
+
+
+#: The dtypes of which operands of all shapes are given, the second because float32 has few digits; of others, of two shapes.
+WHOLE = ("float32", "float64")
+#: Multiplies the values of the last call with these operands, which is another one for some collectives.
+LAST = 4
+
+
+def _prepare(ranks: Ranks, name: str, shape: str, views: Views) -> _Call:
+    of = VARIANTS if views.times == LAST else COLLECTIVES
+    collective, index = of[name], (ranks.index, ranks.count)
+    change = SHAPES[shape]
+    given = collective.inputs(*index, views) if collective.inputs is not None else []
+    return _Call(
+        f"{name}, {shape} of {views.dtype}, values times {views.times}",
+        collective,
+        [put(ranks, change(each), views.inputs) for each in given],
+        [put(ranks, change(each), views.outputs) for each in collective.outputs(*index, views)],
+        [None if want is None else change(want) for want in collective.wanted(*index, views)],
+    )
+
+
+def _calls(
+    context: CaseContext, name: str, dtypes: Iterable[str], views: Views
+) -> list[tuple[str, Views]]:
+    """Returns the shapes and the views of the calls. Each is made again with other values, because a backend may return the
+    result of the call before, and then with another root if there is one."""
+    found = [
+        (shape, dtype)
+        for dtype in dtypes
+        if dtype in context.descriptor.dtypes
+        for shape in (SHAPES if dtype in WHOLE else ("all elements", "one dimension"))
+    ]
+    again = (1, 2, LAST) if name in VARIANTS else (1, 2)
+    return [
+        (shape, replace(views, values=dtype, times=times))
+        for shape, dtype in found
+        for times in again
+    ]
+
+
+def _make_all(ranks: Ranks, calls: list[_Call]) -> tuple[str, str]:
+    """Makes the calls one after another. Returns why one of them was refused, and which was the last that was made; empty texts if
+    none was refused."""
+    at = ""
+
+    def make() -> None:
+        nonlocal at
+        for call in calls:
+            at = call.at
+            call.make(ranks)
+
+    refused = ranks.attempt(make)
+    return refused, at if refused else ""
+
+
 def _in_other_shapes(context: CaseContext, name: str) -> None:
-    ranks, collective = join(context), COLLECTIVES[name]
-    about = (ranks.index, ranks.count, Views())
-    for at, change in SHAPES.items():
-        given = collective.inputs(*about) if collective.inputs is not None else []
-        inputs = [put(ranks, change(values), "contiguous") for values in given]
-        outputs = [
-            put(ranks, change(values), "contiguous") for values in collective.outputs(*about)
-        ]
-        operands = [each.tensor for each in inputs], [each.tensor for each in outputs]
-        text = "a collective refused contiguous tensors"
-        ranks.must_accept(partial(collective.call, ranks, *operands), text, f"{name}, {at}")
-        for operand in inputs:
-            check_input(ranks, operand, f"{name}, {at}")
-        for operand, want in zip(outputs, collective.wanted(*about)):
-            wanted = None if want is None else change(want)
-            check_result(ranks, operand, wanted, f"{name}, {at}")
+    ranks = join(context)
+    sums = [dtype for dtype in VALUES if is_declared(context, "SUM", dtype)]
+    must = [dtype for dtype in sums if dtype != "complex64"]  # gloo gathers no complex tensors
+    made = [_prepare(ranks, name, *each) for each in _calls(context, name, must, Views())]
+    refused, at = _make_all(ranks, made)
+    context.check(not refused, "a collective refused contiguous tensors", found=refused, at=at)
+    for dtype in VALUES.keys() - must:
+        more = [_prepare(ranks, name, *each) for each in _calls(context, name, [dtype], Views())]
+        refused, at = _make_all(ranks, more)
+        if refused:
+            context.note(f"{at}: {refused}")
+        else:
+            made += more
+    for call in made:
+        call.check(ranks)
 
 
 @cases(
@@ -128,7 +217,52 @@ def _in_other_shapes(context: CaseContext, name: str) -> None:
     ranks=2,
 )
 def shapes(context: CaseContext, name: str) -> None:
-    """The operands of a collective are contiguous tensors: one-dimensional, of one column, with few and with many
-    elements, and of float64. All ranks receive the right values. Inputs, and the bytes around the operands, do not
-    change."""
+    """A collective receives contiguous tensors of one dimension, of one column, of one, of few, of an odd number and of many
+    elements, and of other dtypes, each twice with other values. All ranks receive the right values; inputs and the bytes around
+    the operands do not change."""
     context.pooled(_in_other_shapes, name, ranks=2)
+
+
+def _stepped_in_other_shapes(context: CaseContext, name: str) -> None:
+    ranks = join(context)
+    view = STEPPED_AT_OFFSET
+    roles = {"input": Views(inputs=view), "output": Views(outputs=view)}
+    if COLLECTIVES[name].inputs is None:
+        roles = {"tensor": Views(view, view)}
+    for role, views in roles.items():
+        wanted = _calls(context, name, VALUES, views)
+        made = [_prepare(ranks, name, *each) for each in wanted]
+        if _make_all(ranks, made)[0]:
+            made = _make_until_refused(ranks, name, role, wanted)
+        for call in made:
+            call.check(ranks)
+
+
+def _make_until_refused(
+    ranks: Ranks, name: str, role: str, wanted: Iterable[tuple[str, Views]]
+) -> list[_Call]:
+    """Makes one call after another, and returns those before the first that is refused. A backend that refuses a view once
+    refuses it again, and after each refusal the ranks need a new group, which takes long."""
+    made: list[_Call] = []
+    for each in wanted:
+        call = _prepare(ranks, name, *each)
+        refused, at = _make_all(ranks, [call])
+        if refused:
+            ranks.context.check(True, "a view is neither refused nor right")
+            ranks.context.note(f"{role}, {at}: {refused}")
+            break
+        made.append(call)
+    return made
+
+
+@cases(
+    "distributed.collectives",
+    over={f"{name}_stepped_shapes": (name,) for name in COLLECTIVES},
+    ranks=2,
+    more=True,
+)
+def stepped_shapes(context: CaseContext, name: str) -> None:
+    """A collective receives views with a step and an offset: of one dimension, of one column, of one, of few, of an odd number
+    and of many elements, and of other dtypes. All ranks receive the right values or the call is refused; inputs and the bytes
+    around the operands do not change."""
+    context.pooled(_stepped_in_other_shapes, name, ranks=2)

@@ -28,6 +28,8 @@ TIMEOUT = 20.0
 REFUSALS = (RuntimeError, ValueError, TypeError)
 #: How often a group is tried to be made. gloo may connect to an address of the group before, whose rank has just left.
 _ATTEMPTS = 3
+#: How many calls may have failed late on the device when one is refused.
+_LATE_ERRORS = 64
 #: What a rank tells the others if its call ended by the time limit.
 _LATE = "timed out"
 
@@ -145,9 +147,7 @@ class Ranks:
         texts = self.exchange(said)
         if not any(texts):
             return ""
-        for _ in texts:
-            with suppress(*REFUSALS):  # what failed late on the device
-                self.context.settle()
+        self._clear_late_errors()
         self.renew()
         refused = [text for text in texts if text not in ("", _LATE)]
         if not refused:
@@ -156,6 +156,15 @@ class Ranks:
                 Kind.STATE, text, expected="a result", found=f"{_LATE} after {TIMEOUT:g} s"
             )
         return refused[0]
+
+    def _clear_late_errors(self) -> None:
+        """Synchronises until no call that failed late on the device raises any more: each time one error may be raised."""
+        for _ in range(_LATE_ERRORS):
+            try:
+                self.context.settle()
+            except REFUSALS:
+                continue
+            return
 
     def must_accept(self, call: Callable[[], object], text: str, at: str = "") -> None:
         """Makes a call that all ranks make, and fails the check with the message ``text`` if a rank refuses the

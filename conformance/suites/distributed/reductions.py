@@ -100,7 +100,7 @@ def dtype_of(context: CaseContext, name: str) -> torch.dtype:
     return found
 
 
-def _is_declared(context: CaseContext, operation: str, dtype: str) -> bool:
+def is_declared(context: CaseContext, operation: str, dtype: str) -> bool:
     """Returns True if the backend must support the reduction for the dtype, because the descriptor declares it or
     because it is the sum of float32."""
     declared = context.descriptor.process_group
@@ -149,7 +149,7 @@ def _reduces(context: CaseContext, name: str, dtype: str) -> None:
         refused = ranks.attempt(lambda: found.append(call(values)))  # noqa: B023 (called at once)
         at = f"{collective}, {name} of {dtype}"
         if refused:
-            allowed = not _is_declared(context, name, dtype)
+            allowed = not is_declared(context, name, dtype)
             context.check(
                 allowed,
                 ("a reduction that the descriptor declares was refused"),
@@ -276,7 +276,7 @@ def _moves_bits(context: CaseContext, dtype: str) -> None:
         refused = ranks.attempt(lambda: found.append(call()))  # noqa: B023 (called at once)
         at = f"{name} of {dtype}"
         if refused:
-            allowed = not _is_declared(context, "SUM", dtype)
+            allowed = not is_declared(context, "SUM", dtype)
             context.check(
                 allowed,
                 ("a collective that moves values refused a dtype that the descriptor declares"),

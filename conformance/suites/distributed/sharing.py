@@ -21,7 +21,14 @@ from conformance.suites.distributed.connections import (
     socket_folder,
 )
 from conformance.suites.distributed.groups import REFUSALS
-from conformance.suites.distributed.views import LAYOUTS, Operand, numbers, put, shown
+from conformance.suites.distributed.views import (
+    LAYOUTS,
+    Operand,
+    dtype_of_view,
+    numbers,
+    put,
+    shown,
+)
 from devices.failure import Kind
 
 cases = Cases(Kind.STATE)
@@ -62,7 +69,7 @@ def check_arrived(context: CaseContext, found: Tensor, want: Tensor, at: str = "
 
 def _arrives(context: CaseContext, folder: str, view: str) -> None:
     with connected(context, folder) as peer:
-        operand = put(peer.ranks, numbers(0, view=view), view)
+        operand = put(peer.ranks, numbers(0, dtype=dtype_of_view(view)), view)
         if peer.sends:
             _send_unless_refused(peer, operand.tensor, view)
             peer.turn()
@@ -73,7 +80,7 @@ def _arrives(context: CaseContext, folder: str, view: str) -> None:
             context.check(view == "conjugate", "a view could not be sent", found=found, at=view)
             context.note(f"sending a {view} view is refused: {found}")
         else:
-            want = shown(numbers(0, view=view), view)
+            want = shown(numbers(0, dtype=dtype_of_view(view)), view)
             text = (
                 "the shape, strides, offset or dtype of a view changed when it was sent to "
                 "another process"

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from typing import Final
 
 import torch
@@ -22,6 +24,9 @@ LAYOUTS: Final = {
     "expanded": "contiguous+expand_first",
     "conjugate": DENSE,
 }
+
+#: A view with a step and an offset, also of one dimension.
+STEPPED_AT_OFFSET: Final = "contiguous+step_inner+offset"
 
 #: The shape of every operand. No two extents are equal, so that elements in another order are seen; the first is
 #: divisible by the numbers of ranks.
@@ -47,11 +52,12 @@ class Operand:
 
 
 def put(ranks: Ranks, values: torch.Tensor, view: str) -> Operand:
-    """Copies the values to the device of the rank, in the given view. For a conjugate view, the memory has the
-    conjugates of the values."""
+    """Lays out the values on the device of the rank. ``view`` is the name of a view or the id of a layout. A conjugate view has
+    the conjugate values in memory."""
     conjugate = view == "conjugate"
     given = values.conj().resolve_conj() if conjugate else values
-    layout = LAYOUTS[view] if ranks.context.opened.takes(LAYOUTS[view]) else DENSE
+    layout = LAYOUTS.get(view, view)
+    layout = layout if ranks.context.opened.takes(layout) else DENSE
     around = None if values.is_floating_point() or values.is_complex() else 77.0
     made = ranks.context.guarded(given, layout, ranks.device_index, around=around)
     return Operand(made, conjugate)
@@ -62,18 +68,47 @@ def shown(values: torch.Tensor, view: str) -> torch.Tensor:
     return values[:1].expand_as(values) if view == "expanded" else values
 
 
-def numbers(rank: int, *, part: int = 0, view: str = DENSE, rows: int = 1) -> torch.Tensor:
-    """Returns the values of one operand of a rank, which differ for each rank, part and element. The first dimension is
-    ``rows`` times as long. The values are integers, so that sums are exact; they are complex for a conjugate view."""
+#: How integers become the values of a dtype. Sums over four ranks are exact, and a narrower dtype does not have the values.
+VALUES: Final[dict[str, Callable[[torch.Tensor], torch.Tensor]]] = {
+    "float32": lambda whole: whole.float(),
+    "float64": lambda whole: whole.double() * (1 + 2.0**-30),
+    "int64": lambda whole: whole * (2**44 + 1),
+    "bfloat16": lambda whole: _small(whole).bfloat16(),
+    "float16": lambda whole: (_small(whole) * 1.125).half(),
+    "complex64": lambda whole: torch.complex(whole.float(), whole + 0.5),
+}
+
+
+def _small(whole: torch.Tensor) -> torch.Tensor:
+    """Returns integers from -61 to 61 with the same signs. Elements, rows, parts and ranks beside each other differ."""
+    return (whole.abs() % 61 + 1) * whole.sign()
+
+
+def dtype_of_view(view: str) -> str:
+    """Returns the dtype of the values of a view: a conjugate view needs complex ones."""
+    return "complex64" if view == "conjugate" else "float32"
+
+
+def numbers(
+    rank: int, *, part: int = 0, dtype: str = "float32", rows: int = 1, times: int = 1
+) -> torch.Tensor:
+    """Returns the values of one operand of a rank, which are different for each rank, part and place, and a third of them
+    negative. With ``rows``, the first dimension is as many times longer, and with ``times``, the values as many times
+    greater."""
+    return VALUES[dtype](_integers(rank, part, rows)) * times
+
+
+@cache
+def _integers(rank: int, part: int, rows: int) -> torch.Tensor:
     shape = (SHAPE[0] * rows, *SHAPE[1:])
-    count = torch.Size(shape).numel()
-    values = torch.arange(float(count)).reshape(shape) + 1000.0 * rank + 10000.0 * part + 1
-    return torch.complex(values, values + 0.5) if view == "conjugate" else values
+    places = torch.arange(torch.Size(shape).numel()).reshape(shape)
+    whole = places + 1009 * rank + 10007 * part + 1
+    return torch.where((places + rank + part) % 3 == 1, -whole, whole)
 
 
-def blank(view: str = DENSE, rows: int = 1) -> torch.Tensor:
-    """Returns the values that an output has before the call."""
-    return torch.full_like(numbers(0, view=view, rows=rows), -1.0)
+def blank(dtype: str = "float32", rows: int = 1) -> torch.Tensor:
+    """Returns the values that a target holds before the call."""
+    return torch.full((SHAPE[0] * rows, *SHAPE[1:]), -1, dtype=getattr(torch, dtype))
 
 
 def check_result(ranks: Ranks, operand: Operand, want: torch.Tensor | None, at: str) -> None:
