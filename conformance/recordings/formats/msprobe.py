@@ -133,7 +133,7 @@ def _number(value: Any) -> float | None:
 
 
 def _plain(kind: Any, document: Mapping[str, Any]) -> Any:
-    """Returns a value that is no tensor. Raises Unreadable."""
+    """Returns the value of an argument other than a tensor. Raises Unreadable."""
     import torch
 
     from conformance.recordings.formats.schemas import Unreadable
