@@ -21,6 +21,7 @@ from torch._subclasses.fake_tensor import (
 )
 from torch._subclasses.fake_tensor import FakeTensor as FakeTensor
 from torch._subclasses.fake_tensor import FakeTensorMode as FakeTensorMode
+from torch.multiprocessing.reductions import StorageWeakRef
 
 # FakeTensor logs a traceback for each call that it rejects. A rejection is a normal answer here, so logging is off.
 logging.getLogger("torch._subclasses.fake_tensor").setLevel(logging.CRITICAL)
@@ -40,6 +41,21 @@ def storage_id(tensor: torch.Tensor) -> int:
     alive."""
     identity: int = tensor.untyped_storage()._cdata
     return identity
+
+
+class StorageReference:
+    """A weak reference to a storage. While it exists, no other storage has the same ``key``."""
+
+    __slots__ = ("_weak", "key")
+
+    def __init__(self, storage: torch.UntypedStorage) -> None:
+        self.key: int = storage._cdata
+        self._weak = StorageWeakRef(storage)  # type: ignore[no-untyped-call]
+
+    @property
+    def expired(self) -> bool:
+        """True if the storage was freed."""
+        return bool(self._weak.expired())  # type: ignore[no-untyped-call]
 
 
 def negated(tensor: torch.Tensor) -> torch.Tensor:

@@ -15,6 +15,14 @@ def test_tensors_of_one_storage_have_one_id() -> None:
     assert private.storage_id(one) == private.storage_id(one[1:]) != private.storage_id(other)
 
 
+def test_a_reference_to_a_storage_says_when_it_was_freed() -> None:
+    tensor = torch.ones(4)
+    reference = private.StorageReference(tensor.untyped_storage())
+    assert reference.key == private.storage_id(tensor) and not reference.expired
+    del tensor
+    assert reference.expired
+
+
 def test_a_negated_view_has_its_bit_and_a_write_is_counted() -> None:
     tensor = torch.ones(2)
     assert private.negated(tensor).is_neg() and private.version_of(tensor) == 0
