@@ -50,12 +50,12 @@ class StorageReference:
 
     def __init__(self, storage: torch.UntypedStorage) -> None:
         self.key: int = storage._cdata
-        self._weak = StorageWeakRef(storage)  # type: ignore[no-untyped-call]
+        self._weak = StorageWeakRef(storage)
 
     @property
     def expired(self) -> bool:
         """True if the storage was freed."""
-        return bool(self._weak.expired())  # type: ignore[no-untyped-call]
+        return bool(self._weak.expired())
 
 
 def negated(tensor: torch.Tensor) -> torch.Tensor:

@@ -297,7 +297,9 @@ def _difference(
     )
 
 
-def _of_integers(found: torch.Tensor, cpu: torch.Tensor, exact: torch.Tensor | None) -> Wrong | None:
+def _of_integers(
+    found: torch.Tensor, cpu: torch.Tensor, exact: torch.Tensor | None
+) -> Wrong | None:
     if found.dtype in _SIGNED:
         found, cpu = found.view(_SIGNED[found.dtype]), cpu.view(_SIGNED[cpu.dtype])
     right = found == cpu
@@ -346,8 +348,10 @@ def _unread_bytes(step: Step, before: Contents, after: Contents) -> Verdict:
     """Compares the storages that the call only reads."""
     for each in step.inputs:
         number = each.storage
-        if number in step.changed or before[number].numel() != after[number].numel():
+        if number in step.changed or number not in before:
             continue
+        if before[number].numel() != after[number].numel():
+            continue  # resized
         if not torch.equal(before[number], after[number]):
             about = f"the tensor {each}, which the call only reads,"
             return Verdict(_stray(before[number], after[number], about))

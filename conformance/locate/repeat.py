@@ -28,7 +28,9 @@ from opinfo.compare import Wrong, tensors_of
 _TRIES = 20
 
 
-def wrong_in(steps: Sequence[Step], contents: Sequence[tuple[int, Any]], device: Any) -> list[Wrong]:
+def wrong_in(
+    steps: Sequence[Step], contents: Sequence[tuple[int, Any]], device: Any
+) -> list[Wrong]:
     """Makes calls again and returns what is wrong. ``contents`` has the bytes of the storages before the first call, by the
     number of the storage. Several calls are made up to twenty times, until one is wrong."""
     for _ in range(_TRIES if len(steps) > 1 else 1):

@@ -93,9 +93,16 @@ def _script(device: Device, call: LocatedCall, message: str, steps: Sequence[Ste
 
 def _head(call: LocatedCall, message: str, count: int) -> str:
     lines = [f"{call.op}: call {call.number} of the program, at {call.where}", ""]
-    lines += [f"    {call.call}", *(f"    t[{n}]: {each}" for n, each in enumerate(call.inputs)), ""]
+    lines += [
+        f"    {call.call}",
+        *(f"    t[{n}]: {each}" for n, each in enumerate(call.inputs)),
+        "",
+    ]
     if count > 1:
-        lines += [f"The call is the last of {count} that are made without reading back, or before.", ""]
+        lines += [
+            f"The call is the last of {count} that are made without reading back, or before.",
+            "",
+        ]
     lines += textwrap.wrap(message, _WIDTH, max_lines=6, placeholder=" …")
     return "\n".join(map(in_docstring, lines))
 

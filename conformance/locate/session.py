@@ -19,6 +19,7 @@ from torch.optim.optimizer import (
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from conformance.checks.ops.script import literal
+from conformance.locate.journal import Journal
 from conformance.locate.judge import Verdict, judge_steps
 from conformance.locate.script import write_repro
 from conformance.locate.shadow import Errors, Shadow
@@ -61,6 +62,7 @@ class Options:
     trace: bool = False
     same_random: bool = False
     scripts: Path | None = None  # the folder for the repro script
+    journal: Path | None = None  # the file that names the call that is being made
 
 
 @dataclass
@@ -103,6 +105,8 @@ class LockStep(TorchDispatchMode):
         self._window, self._lock = _Window(), threading.RLock()
         self._optimizing = threading.local()
         self._streams: dict[Any, int] = {}
+        path = self.options.journal
+        self._journal = None if path is None else Journal(path)
 
     # -- the calls
 
@@ -157,6 +161,10 @@ class LockStep(TorchDispatchMode):
             described = [window.numbering.describe(each) for each in (args, kwargs)]
             self._capture(func, args, kwargs, tensors)
             stream = self._stream()
+        if self._journal is not None:
+            self._journal.write(
+                LocatedCall(self.calls, str(func), self._places.place(found), phase)
+            )
         result, error = None, None
         try:
             if self.options.same_random and "random" in traits:
@@ -168,15 +176,10 @@ class LockStep(TorchDispatchMode):
             error = raised
         with without_modes(), torch.no_grad():
             results = window.numbering.describe(result)
-            step = Step(
-                str(func),
-                *(_without_generators(each) for each in described),
-                traits,
-                self._bounds.of(func),
-                stream,
-                results,
-                "" if error is None else in_a_line(error),
-            )
+            positional, named = map(_without_generators, described)
+            raised = "" if error is None else in_a_line(error)
+            bounds = self._bounds.of(func)
+            step = Step(str(func), positional, named, traits, bounds, stream, results, raised)
             if any(each.layout is not torch.strided for each in tensors_of(result)):
                 self.unjudged["a result is not strided"] += 1
             else:
@@ -257,9 +260,7 @@ class LockStep(TorchDispatchMode):
             if self.options.scripts is not None:
                 steps = [each.step for each in window.calls]
                 known = {**self._inputs(window), **before}
-                script = write_repro(
-                    self.options.scripts, self.device, call, message, steps, known
-                )
+                script = write_repro(self.options.scripts, self.device, call, message, steps, known)
             others = tuple(calls) if len(calls) > 1 else ()
             self.fault = Fault(call, message, script, others)
 

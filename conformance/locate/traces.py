@@ -18,7 +18,12 @@ VERSION: Final = 1
 _ROUNDINGS: Final = 64.0
 #: By how much a call may enlarge the difference of its inputs without being the call where two runs part.
 _ENLARGES: Final = 16.0
-_EPSILON: Final = {"float16": 2.0**-10, "bfloat16": 2.0**-7, "float64": 2.0**-52, "complex128": 2.0**-52}
+_EPSILON: Final = {
+    "float16": 2.0**-10,
+    "bfloat16": 2.0**-7,
+    "float64": 2.0**-52,
+    "complex128": 2.0**-52,
+}
 
 
 class TracedTensor(msgspec.Struct, frozen=True, omit_defaults=True):

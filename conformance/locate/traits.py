@@ -21,6 +21,9 @@ _DROPS: Final = ("dropout_p", "p", "dropout")
 _COMPONENT: Final = {"complex32": "float16", "complex64": "float32", "complex128": "float64"}
 _REAL: Final = ("float16", "bfloat16", "float32")
 
+#: The accepted error of an element of a pointwise result, in units in its last place.
+_POINTWISE_ULPS: Final = 4.0
+
 #: The families of ``opinfo/exceptions.toml`` that decide how a call is judged, and the name that a judge knows.
 _OF_FAMILIES: Final = {
     "values.uninitialized": "uninitialized",
@@ -86,10 +89,18 @@ class Bounds:
             names = _names(packet)
             ulps = {each: max(on_samples(name, each) for name in names) for each in _REAL}
             ulps["float64"] = ulps["float32"]
-            found = {
-                dtype: (rtol, ulps[_COMPONENT.get(dtype, dtype)])
-                for dtype, rtol in self._relative.items()
-                if _COMPONENT.get(dtype, dtype) in ulps
+            pointwise = torch.Tag.pointwise in overload.tags
+            self._known[packet] = {
+                dtype: self._bound(dtype, ulps[real], pointwise)
+                for dtype in self._relative
+                if (real := _COMPONENT.get(dtype, dtype)) in ulps
             }
-            self._known[packet] = found
         return self._known[packet]
+
+    def _bound(self, dtype: str, ulps: float, pointwise: bool) -> tuple[float, float]:
+        """Returns the bound of a dtype. An element of a pointwise result does not depend on the others, so it is compared
+        by its own size."""
+        relative = self._relative[dtype]
+        if not pointwise:
+            return relative, ulps
+        return max(relative, _POINTWISE_ULPS * torch.finfo(getattr(torch, dtype)).eps), 0.0
