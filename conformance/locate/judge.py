@@ -46,15 +46,18 @@ def judge_steps(steps: Sequence[Step], before: Contents, after: Contents) -> lis
 
     ``before`` has the bytes of storages before the first call, ``after`` those after the last one. If a later call has
     overwritten what a call wrote, its result on the device is unknown; later calls then get the CPU's result as input, and
-    have a larger bound.
+    have a larger bound. They are not judged if the CPU has no such result, as for random numbers.
     """
     last = {number: place for place, step in enumerate(steps) for number in step.changed}
-    current, computed, found = {**after, **before}, set[int](), []
+    current, computed, unknown, found = {**after, **before}, set[int](), set[int](), []
     for place, step in enumerate(steps):
         known = {each: after[each] for each in step.changed if last[each] == place}
         factor = _COMPUTED if any(each.storage in computed for each in step.inputs) else 1.0
         try:
-            verdict, references = judge_step(step, current, known, factor)
+            if unknown.intersection(each.storage for each in step.inputs):
+                verdict, references = Verdict(unjudged="an input was overwritten"), {}
+            else:
+                verdict, references = judge_step(step, current, known, factor)
         except Exception as error:  # of the judge: the program must go on, and the report names it
             reason = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0][:120]}"
             verdict, references = Verdict(unjudged=f"the comparison failed: {reason}"), {}
@@ -63,9 +66,11 @@ def judge_steps(steps: Sequence[Step], before: Contents, after: Contents) -> lis
         found.append(verdict)
         current |= known
         computed -= known.keys()
+        unknown -= known.keys()
         for number in step.changed - known.keys():
             current[number] = references.get(number, after[number])
-            computed.add(number)
+            has_result = number in references or "uninitialized" in step.traits
+            (computed if has_result else unknown).add(number)
     return found
 
 

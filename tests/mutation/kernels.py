@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from itertools import islice
@@ -29,7 +29,7 @@ from tests.planting.places import overload_of, planted
 from tests.planting.seen import Seen
 
 #: Overloads that every call needs: a mutant of one would be a mutant of the whole device.
-_TOOLS = frozenset(
+TOOLS = frozenset(
     {
         *(
             "empty.memory_format",
@@ -176,7 +176,7 @@ def targets_of(op_id: str) -> list[tuple[str, ...]]:
     Overloads that every op needs are left out, unless the op reaches no others.
     """
     found = list(seen_of(op_id))
-    own = [name for name in found if name not in _TOOLS] or found
+    own = [name for name in found if name not in TOOLS] or found
     packets: dict[str, list[str]] = {}
     for name in own:
         packets.setdefault(name.partition(".")[0].rstrip("_"), []).append(name)
@@ -192,6 +192,11 @@ def named_targets(op_id: str) -> list[tuple[str, ...]]:
 
 def facts_of(op_id: str, overloads: tuple[str, ...]) -> Facts:
     calls = [call for name in overloads for call in seen_of(op_id)[name]]
+    return facts_of_calls(calls, tuple(dtypes_of(op_id, "core")))
+
+
+def facts_of_calls(calls: Sequence[KernelCall], dtypes: tuple[str, ...]) -> Facts:
+    """What calls of the same packet show about its overloads."""
     most = max(calls, key=lambda call: (len(call.read), len(call.operands)))
     arguments, dims = [], []
     for call in calls:
@@ -221,7 +226,7 @@ def facts_of(op_id: str, overloads: tuple[str, ...]) -> Facts:
             n for n, d in enumerate(kinds[:4]) if d == torch.int64 and len(set(kinds)) > 1
         ),
         floating=tuple(n for n, d in enumerate(kinds[:4]) if d.is_floating_point),
-        dtypes=tuple(dtypes_of(op_id, "core")),
+        dtypes=dtypes,
         dims=tuple(dict.fromkeys(dims)),
         updates=any("running" in name for call in calls for name in call.values),
         long=any(n > 1 for call in calls for o in call.operands for n in o.tensor.shape),
@@ -237,7 +242,15 @@ def breed(seed: int, number: int, op_id: str) -> Mutant | None:
         return None
     # Mostly the kernel that has the op's own name: operands of others are often of nobody else's.
     overloads = rng.choice(named if named and rng.random() < 0.75 else packets)
-    facts = facts_of(op_id, overloads)
+    found = drawn_fault(facts_of(op_id, overloads), rng)
+    if found is None:
+        return None
+    axis, kind, effect = found
+    return Mutant(name_of(number), op_id, axis, kind, overloads, effect)
+
+
+def drawn_fault(facts: Facts, rng: Random) -> tuple[str, str, Effect] | None:
+    """A fault for overloads: its axis, its kind and its effect. None if no kind fits them."""
     axes = rng.sample(sorted({*AXES, *OWN}), len({*AXES, *OWN}))
     for axis in axes:
         made: tuple[str, Effect] | None = None
@@ -252,8 +265,7 @@ def breed(seed: int, number: int, op_id: str) -> Mutant | None:
             if made is not None:
                 break
         if made is not None:
-            kind, effect = made
-            return Mutant(name_of(number), op_id, axis, kind, overloads, effect)
+            return axis, *made
     return None
 
 
