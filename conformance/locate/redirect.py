@@ -27,6 +27,8 @@ class Redirected(TorchFunctionMode):
             and isinstance(args[0], torch.Tensor)
         ):
             return args[0].to(self.device, non_blocking=(kwargs or {}).get("non_blocking", False))
+        if func is torch.device:
+            return self._there(func(*args, **(kwargs or {})))
         args, kwargs = substitute((args, kwargs or {}), torch.device, self._there)
         return func(*substitute(args, str, self._named), **substitute(kwargs, str, self._named))
 
