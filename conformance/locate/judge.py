@@ -53,14 +53,15 @@ def judge_steps(steps: Sequence[Step], before: Contents, after: Contents) -> lis
     for place, step in enumerate(steps):
         known = {each: after[each] for each in step.changed if last[each] == place}
         factor = _COMPUTED if any(each.storage in computed for each in step.inputs) else 1.0
+        verdict, references = RIGHT, dict[int, torch.Tensor]()
         try:
             if unknown.intersection(each.storage for each in step.inputs):
-                verdict, references = Verdict(unjudged="an input was overwritten"), {}
+                verdict = Verdict(unjudged="an input was overwritten")
             else:
                 verdict, references = judge_step(step, current, known, factor)
         except Exception as error:  # of the judge: the program must go on, and the report names it
             reason = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0][:120]}"
-            verdict, references = Verdict(unjudged=f"the comparison failed: {reason}"), {}
+            verdict = Verdict(unjudged=f"the comparison failed: {reason}")
         if verdict is RIGHT and len(steps) == 1:
             verdict = _unread_bytes(step, before, after)
         found.append(verdict)

@@ -177,9 +177,9 @@ class LockStep(TorchDispatchMode):
         with without_modes(), torch.no_grad():
             results = window.numbering.describe(result)
             positional, named = map(_without_generators, described)
-            raised = "" if error is None else in_a_line(error)
+            line = "" if error is None else in_a_line(error)
             bounds = self._bounds.of(func)
-            step = Step(str(func), positional, named, traits, bounds, stream, results, raised)
+            step = Step(str(func), positional, named, traits, bounds, stream, results, line)
             if any(each.layout is not torch.strided for each in tensors_of(result)):
                 self.unjudged["a result is not strided"] += 1
             else:

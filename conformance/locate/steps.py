@@ -7,12 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 import torch
 
 from opinfo.compare import tensors_of
 from opinfo.torch_private import negated, schema_of, storage_id
+
+
+#: Arguments that batch normalization updates in training, and that its schemas do not declare as written
+#: (native_batch_norm in native_functions.yaml).
+_UNDECLARED: Final = ("running_mean", "running_var")
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +71,7 @@ class Step:
 
     @property
     def written(self) -> list[Operand]:
-        """The operands that the call writes to by its schema, each once."""
+        """The operands that the call writes to, each once."""
         found = dict.fromkeys(operands_of(written_arguments(self.overload, self.args, self.kwargs)))
         return list(found)
 
@@ -111,13 +116,13 @@ def _operands(value: Any) -> Iterator[Operand]:
 
 
 def written_arguments(overload: Any, args: Any, kwargs: Mapping[str, Any]) -> list[Any]:
-    """Returns the arguments that an overload writes to by its schema."""
+    """Returns the arguments that an overload writes to by its schema, or although its schema does not say so."""
     arguments = schema_of(overload).arguments
     given = dict(zip((each.name for each in arguments), args)) | dict(kwargs)
     return [
         given.get(each.name)
         for each in arguments
-        if each.alias_info is not None and each.alias_info.is_write
+        if (each.alias_info is not None and each.alias_info.is_write) or each.name in _UNDECLARED
     ]
 
 

@@ -4,12 +4,15 @@
 from __future__ import annotations
 
 import argparse
+import runpy
 import sys
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
+from functools import partial
 from itertools import count
+from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -98,11 +101,12 @@ def located(program: Program, mutant: Mutant | None, device: Device) -> Fault | 
     for window, phase in PASSES:
         found: Any = None
         with planted([mutant.overload], mutant.effect) if mutant else nullcontext():
-            try:
-                with locate(device, window=window, phase=phase, growth=False) as found:
-                    program()
-            except Exception as error:  # noqa: F841  of the mutant; the fault says which call raised it
-                pass
+            # whatever a mutant raises, the fault says which call raised it
+            with (
+                suppress(Exception),
+                locate(device, window=window, phase=phase, growth=False) as found,
+            ):
+                program()
         if found().fault is not None:
             return found().fault
     return None
@@ -125,20 +129,20 @@ def rows(program: Program, device: Device, seed: int, wanted: int) -> Iterator[R
             return
 
 
+def trained_transformer() -> Program:
+    """The program of examples/locate on the simulated device."""
+    path = Path(__file__).parents[2] / "examples" / "locate" / "transformer.py"
+    train = runpy.run_path(str(path))["train"]
+    return partial(train, SIMULATED)
+
+
 def main() -> int:
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("--seed", type=int, default=1)
     options.add_argument("--count", type=int, default=20)
     given = options.parse_args()
     warnings.simplefilter("ignore")
-    sys.path.insert(0, "examples/locate")
-    from transformer import train  # type: ignore[import-not-found]
-
-    device = open_device(find_descriptor(SIMULATED, None))
-
-    def program() -> list[torch.Tensor]:
-        return list(train(SIMULATED))
-
+    device, program = open_device(find_descriptor(SIMULATED, None)), trained_transformer()
     healthy = located(program, None, device)
     print(f"without a mutant: {healthy.call.op if healthy else 'no call is wrong'}", flush=True)
     print("| mutant | planted | named | call | twice the same | kind |", "|" + "---|" * 6, sep="\n")

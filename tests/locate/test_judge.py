@@ -142,6 +142,20 @@ def test_a_write_outside_of_the_result_is_wrong(written: bool) -> None:
     assert recorder.wrong() == ["memory"]
 
 
+@pytest.mark.parametrize("factor", [1.0, 1.01])
+def test_running_statistics_are_written_although_the_schema_does_not_say_so(factor: float) -> None:
+    mean, var = torch.zeros(6), torch.ones(6)
+
+    def spoil(result: Any) -> Any:
+        mean[-1] *= factor
+        return result
+
+    recorder = Recorder()
+    given = X, None, None, mean, var, True, 0.1, 1e-5
+    recorder.call(aten.native_batch_norm.default, *given, spoil=spoil)
+    assert recorder.wrong() == ["" if factor == 1.0 else "values"]
+
+
 def test_an_exception_that_the_cpu_does_not_raise_is_wrong() -> None:
     def refuse(_: Any) -> Any:
         raise RuntimeError("no kernel")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import runpy
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from opinfo.device import Device, open_device
 from tests.planting.calls import KernelCall
 from tests.planting.places import replaced
 
+ROOT = Path(__file__).parents[2]
 CPU = open_device(find_descriptor("cpu", None))
 
 
@@ -189,3 +191,28 @@ def test_the_context_manager_yields_what_was_found(tmp_path: Path) -> None:
     with locate(CPU, results=tmp_path) as found:
         torch.ones(3).cos()
     assert found().judged >= 1 and not list(tmp_path.iterdir())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("device", ["cpu", "simulated"])
+@pytest.mark.parametrize(
+    "program", sorted((ROOT / "examples" / "recordings").glob("*.py")), ids=lambda each: each.stem
+)
+def test_no_call_of_an_example_is_wrong(program: Path, device: str) -> None:
+    opened = open_device(find_descriptor(device, None))
+
+    def run() -> None:
+        with torch.device(opened.torch_device):
+            runpy.run_path(str(program), run_name="__main__")
+
+    found = found_in(run, opened)
+    assert found.fault is None and found.calls > 20
+
+
+@pytest.mark.slow
+def test_a_planted_kernel_is_named_twice() -> None:
+    from tests.locate.mutants import rows, trained_transformer
+
+    device = open_device(find_descriptor("simulated", None))
+    (row,) = rows(trained_transformer(), device, seed=1, wanted=1)
+    assert row.named and row.same
