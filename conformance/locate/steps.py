@@ -14,7 +14,6 @@ import torch
 from opinfo.compare import tensors_of
 from opinfo.torch_private import negated, schema_of, storage_id
 
-
 #: Arguments that batch normalization updates in training, and that its schemas do not declare as written
 #: (native_batch_norm in native_functions.yaml).
 _UNDECLARED: Final = ("running_mean", "running_var")

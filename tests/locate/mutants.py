@@ -100,13 +100,14 @@ def located(program: Program, mutant: Mutant | None, device: Device) -> Fault | 
     """What ``locate`` says: first of single calls, then of windows."""
     for window, phase in PASSES:
         found: Any = None
-        with planted([mutant.overload], mutant.effect) if mutant else nullcontext():
-            # whatever a mutant raises, the fault says which call raised it
-            with (
-                suppress(Exception),
-                locate(device, window=window, phase=phase, growth=False) as found,
-            ):
-                program()
+        fault = planted([mutant.overload], mutant.effect) if mutant else nullcontext()
+        # whatever a mutant raises, the report says which call raised it
+        with (
+            fault,
+            suppress(Exception),
+            locate(device, window=window, phase=phase, growth=False) as found,
+        ):
+            program()
         if found().fault is not None:
             return found().fault
     return None
