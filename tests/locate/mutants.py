@@ -14,11 +14,10 @@ from functools import partial
 from itertools import count
 from pathlib import Path
 from random import Random
-from typing import Any
 
 import torch
 
-from conformance.locate.session import locate
+from conformance.locate.session import LockStep, Options
 from conformance.locate.wire import Fault
 from conformance.plan.selection import find_descriptor
 from devices.errors import in_a_line
@@ -99,17 +98,13 @@ def is_alive(program: Program, mutant: Mutant, right: list[torch.Tensor]) -> boo
 def located(program: Program, mutant: Mutant | None, device: Device) -> Fault | None:
     """What ``locate`` says: first of single calls, then of windows."""
     for window, phase in PASSES:
-        found: Any = None
+        mode = LockStep(device, Options(window, phase, growth=False))
         fault = planted([mutant.overload], mutant.effect) if mutant else nullcontext()
         # whatever a mutant raises, the report says which call raised it
-        with (
-            fault,
-            suppress(Exception),
-            locate(device, window=window, phase=phase, growth=False) as found,
-        ):
+        with fault, suppress(Exception), mode.judging_program():
             program()
-        if found().fault is not None:
-            return found().fault
+        if mode.fault is not None:
+            return mode.fault
     return None
 
 
