@@ -92,6 +92,21 @@ def has_kernel(name: str, key: str) -> bool:
     return bool(torch._C._dispatch_has_kernel_for_dispatch_key(name, key))
 
 
+def composite_kernel(overload: Any, torch_type: str) -> str:
+    """Returns the key of torch's composite kernel, which calls other ops, if it runs because a device type has no kernel of
+    its own for an overload: ``CompositeImplicitAutograd`` or ``CompositeExplicitAutograd``; otherwise an empty text."""
+    name = overload.name()
+    if has_kernel(name, key_of(torch_type)):
+        return ""
+    keys = "CompositeImplicitAutograd", "CompositeExplicitAutograd"
+    return next((key for key in keys if has_kernel(name, key)), "")
+
+
+def call_kernel(overload: Any, key: str, args: Any, kwargs: Any) -> Any:
+    """Calls the kernel that an overload has for a dispatch key."""
+    return overload._op_dk(getattr(torch._C.DispatchKey, key), *args, **kwargs)
+
+
 @cache
 def all_overloads() -> dict[str, tuple[str, ...]]:
     """Returns the full names of the overloads of every op, such as ``aten::add.Tensor`` and ``aten::add.out`` for

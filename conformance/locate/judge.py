@@ -391,7 +391,8 @@ def _bytes_of(step: Step, answer: ValueAnswer, before: Contents) -> dict[int, to
         if mine.storage not in found:
             known = before.get(mine.storage)
             empty = torch.zeros(max(last, 0) * mine.dtype.itemsize, dtype=torch.uint8)
-            found[mine.storage] = empty if known is None else known.clone()
+            fits = known is not None and known.numel() >= empty.numel()
+            found[mine.storage] = known.clone() if known is not None and fits else empty
         if _once(mine) and mine.dtype == theirs.dtype:
             _plain(mine).view(found[mine.storage]).copy_(_dense(theirs))
     return found

@@ -21,6 +21,7 @@ from conformance.locate.steps import (
     operands_of,
     read_bytes,
     substitute,
+    written_arguments,
 )
 from opinfo.compare import Wrong, tensors_of
 
@@ -68,7 +69,9 @@ def make_again(
         for each, tensor in zip(operands_of(step.results), tensors_of(result)):
             memory.setdefault(each.storage, bytes_on_device(tensor.untyped_storage()))
         results = numbering.describe(result)
-        made.append(replace(step, args=args_as, kwargs=kwargs_as, results=results, raised=raised))
+        targets = numbering.describe(written_arguments(step.overload, args, kwargs))
+        known = replace(step, args=args_as, kwargs=kwargs_as, results=results, targets=targets)
+        made.append(replace(known, raised=raised))
         if raised:
             break
     wait()

@@ -107,6 +107,16 @@ def _head(call: LocatedCall, message: str, count: int) -> str:
     return "\n".join(map(in_docstring, lines))
 
 
+def call_text(step: Step) -> str:
+    """Returns a call as text, with ``t[0]`` for its first tensor."""
+    numbers = iter(range(len(step.inputs)))
+    args, kwargs = substitute(
+        (step.args, step.kwargs), Operand, lambda _: _Source(f"t[{next(numbers)}]")
+    )
+    given = [*map(literal, args), *(f"{name}={literal(each)}" for name, each in kwargs.items())]
+    return f"torch.ops.{step.op}({', '.join(given)})"
+
+
 def _source(step: Step) -> str:
     """Returns the Python source of a call."""
     used = {str(each.dtype)[6:] for each in (*step.inputs, *operands_of(step.results))}

@@ -18,17 +18,16 @@ from torch.optim.optimizer import (
 )
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from conformance.checks.ops.script import literal
 from conformance.locate.journal import Journal
 from conformance.locate.judge import Verdict, judge_steps
-from conformance.locate.script import write_repro
+from conformance.locate.script import call_text, write_repro
 from conformance.locate.shadow import Errors, Shadow
 from conformance.locate.steps import (
     Numbering,
     Step,
     bytes_on_device,
-    operands_of,
     read_bytes,
+    substitute,
     written_arguments,
 )
 from conformance.locate.trace import traced_tensor
@@ -40,7 +39,13 @@ from conformance.recordings.wire import Place
 from devices.errors import in_a_line
 from opinfo.compare import tensors_of
 from opinfo.device import Device
-from opinfo.torch_private import StorageReference, without_modes
+from opinfo.torch_private import (
+    StorageReference,
+    call_kernel,
+    composite_kernel,
+    schema_of,
+    without_modes,
+)
 
 #: The classes of tensors whose calls are judged. Those of other subclasses arrive again with the plain tensors in them.
 _PLAIN: Final = (torch.Tensor, torch.nn.Parameter)
@@ -103,7 +108,8 @@ class LockStep(TorchDispatchMode):
         self._shadow = Shadow() if self.options.growth and self.options.window == 1 else None
         self._makers: dict[int, tuple[StorageReference, int]] = {}
         self._window, self._lock = _Window(), threading.RLock()
-        self._optimizing = threading.local()
+        self._thread = threading.local()
+        self._composite: dict[Any, str] = {}
         self._streams: dict[Any, int] = {}
         path = self.options.journal
         self._journal = None if path is None else Journal(path)
@@ -137,7 +143,28 @@ class LockStep(TorchDispatchMode):
                 self.calls += 1
                 self.unjudged["a tensor is sparse or quantized"] += 1
                 return func(*args, **kwargs)
+            if key := self._composite_key(func, args, kwargs):
+                return self._call_composite(key, func, args, kwargs)
             return self._make(func, args, kwargs, tensors)
+
+    def _composite_key(self, func: Any, args: Any, kwargs: Any) -> str:
+        """Returns the dispatch key of torch's own kernel if it runs and calls kernels of the device. They are judged in its
+        place, so that the report names the kernel that is wrong. Views and writes of other kernels are judged whole."""
+        if func not in self._composite:
+            key = composite_kernel(func, self.kind)
+            whole = schema_of(func).is_mutable or traits_of(func, args, kwargs)
+            self._composite[func] = "" if whole and "Explicit" in key else key
+        return self._composite[func]
+
+    def _call_composite(self, key: str, func: Any, args: Any, kwargs: Any) -> Any:
+        """Calls torch's own kernel. The calls that it makes arrive here, and have the place of the call."""
+        outer = getattr(self._thread, "place", None)
+        self._thread.place = outer or self._places.find()
+        try:
+            with self:
+                return call_kernel(func, key, args, kwargs)
+        finally:
+            self._thread.place = outer
 
     @property
     def _is_over(self) -> bool:
@@ -153,7 +180,7 @@ class LockStep(TorchDispatchMode):
     ) -> Any:
         """Makes a call, and judges it if it is the last of its window."""
         self.calls += 1
-        found, backward = self._places.find()
+        found, backward = getattr(self._thread, "place", None) or self._places.find()
         phase = "backward" if backward else self._phase()
         traits = traits_of(func, args, kwargs)
         window = self._window
@@ -179,7 +206,10 @@ class LockStep(TorchDispatchMode):
             positional, named = map(_without_generators, described)
             line = "" if error is None else in_a_line(error)
             bounds = self._bounds.of(func)
-            step = Step(str(func), positional, named, traits, bounds, stream, results, line)
+            targets = window.numbering.describe(written_arguments(func, args, kwargs))
+            step = Step(
+                str(func), positional, named, traits, bounds, stream, results, line, targets
+            )
             if any(each.layout is not torch.strided for each in tensors_of(result)):
                 self.unjudged["a result is not strided"] += 1
             else:
@@ -193,7 +223,7 @@ class LockStep(TorchDispatchMode):
         return result
 
     def _phase(self) -> str:
-        return "optimizer" if getattr(self._optimizing, "steps", 0) else "forward"
+        return "optimizer" if getattr(self._thread, "steps", 0) else "forward"
 
     def _capture(self, func: Any, args: Any, kwargs: Any, tensors: list[torch.Tensor]) -> None:
         """Keeps the bytes of a call's inputs. In a window of several calls, only what the call writes to is copied, on the
@@ -327,7 +357,7 @@ class LockStep(TorchDispatchMode):
         step = made.step
         place: Place = self._places.place(made.found)
         return LocatedCall(
-            made.number, step.op, place, made.phase, tuple(map(str, step.inputs)), _text(step)
+            made.number, step.op, place, made.phase, tuple(map(str, step.inputs)), call_text(step)
         )
 
     def located(self, ended: str = "") -> Located:
@@ -373,10 +403,10 @@ class LockStep(TorchDispatchMode):
         self.__enter__()  # type: ignore[no-untyped-call]  # until the thread ends
 
     def _step_begins(self, *_: Any) -> None:
-        self._optimizing.steps = getattr(self._optimizing, "steps", 0) + 1
+        self._thread.steps = getattr(self._thread, "steps", 0) + 1
 
     def _step_ends(self, *_: Any) -> None:
-        self._optimizing.steps = max(0, getattr(self._optimizing, "steps", 0) - 1)
+        self._thread.steps = max(0, getattr(self._thread, "steps", 0) - 1)
 
 
 @contextmanager
@@ -410,19 +440,4 @@ def _growth(each: Growth) -> float:
 
 
 def _without_generators(value: Any) -> Any:
-    from conformance.locate.steps import substitute
-
     return substitute(value, torch.Generator, lambda _: None)
-
-
-def _text(step: Step) -> str:
-    """Returns a call as text, with ``t[0]`` for its first tensor."""
-    from conformance.checks.ops.script import Named
-    from conformance.locate.steps import Operand, substitute
-
-    numbers = iter(range(len(operands_of((step.args, step.kwargs)))))
-    args, kwargs = substitute(
-        (step.args, step.kwargs), Operand, lambda _: Named(f"t[{next(numbers)}]")
-    )
-    given = [*map(literal, args), *(f"{name}={literal(each)}" for name, each in kwargs.items())]
-    return f"torch.ops.{step.op}({', '.join(given)})"

@@ -84,7 +84,7 @@ class Shadow:
         outputs = [each for each in step.outputs if each.storage in step.changed and _floats(each)]
         found = self._results(step, inputs) if outputs else []
         whole = [tuple(each.shape) for each in found] == [each.shape for each in step.outputs]
-        written = set(step.written)
+        written = {*step.written} & {*step.inputs}  # not resized
         for place, each in enumerate(step.outputs):
             if each not in outputs or (whole and each in written):
                 continue  # integers, views, and what the call in float64 has written itself

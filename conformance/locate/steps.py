@@ -57,6 +57,9 @@ class Step:
     stream: int = 0
     results: Any = None
     raised: str = ""  # the exception that the call raised, in one line
+    targets: Any = (
+        None  # what the call has written to, described after it: ``out=`` may have been resized
+    )
 
     @property
     def overload(self) -> Any:
@@ -71,8 +74,10 @@ class Step:
     @property
     def written(self) -> list[Operand]:
         """The operands that the call writes to, each once."""
-        found = dict.fromkeys(operands_of(written_arguments(self.overload, self.args, self.kwargs)))
-        return list(found)
+        given = self.targets
+        if given is None:
+            given = written_arguments(self.overload, self.args, self.kwargs)
+        return list(dict.fromkeys(operands_of(given)))
 
     @property
     def outputs(self) -> list[Operand]:

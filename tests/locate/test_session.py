@@ -58,7 +58,7 @@ def found_in(program: Callable[[], Any], device: Device = CPU, **options: Any) -
 def test_no_call_of_a_right_training_step_is_wrong(window: int, dtype: torch.dtype) -> None:
     found = found_in(lambda: train(dtype=dtype), window=window)
     assert found.fault is None and (window > 1 or found.unjudged == ())
-    assert found.judged > 0.8 * found.calls > 40
+    assert found.judged > 0.6 * found.calls > 40
 
 
 def wrong_backward(call: KernelCall) -> Any:
@@ -77,7 +77,10 @@ def test_a_wrong_call_has_its_module_and_line_in_backward_too() -> None:
                 return super().__torch_dispatch__(func, types, args, kwargs)
 
             class Wrong:
-                namespace, tags, _schema = func.namespace, func.tags, func._schema
+                namespace, tags, _schema, name = (
+                    *(func.namespace, func.tags, func._schema),
+                    func.name,
+                )
 
                 def __call__(self, *args: Any, **kwargs: Any) -> Any:
                     return func(*args, **kwargs) * 1.01
@@ -141,6 +144,8 @@ def test_views_and_writes_through_views_are_right() -> None:
         torch.add(x[:, 0], 1, out=x[:, 1])
         x.unflatten(0, (2, 2)).expand(2, 2, 6).sum()
         torch.view_as_complex(x.view(4, 3, 2)).conj().real.sum()
+        torch.add(x[0], 1, out=torch.empty(0))  # is resized
+        torch.arange(5.0)
         x.t_().resize_(2, 3)
 
     assert found_in(program).fault is None
@@ -184,7 +189,7 @@ def test_rounding_is_no_parting() -> None:
     (call,) = one[-1:]
     nudged = x.exp().nextafter(torch.tensor(9.0))
     assert compare(one, [*other[:-1], *traced(lambda: nudged.clone())]).compared == len(one) - 1
-    assert call.call.op == "aten._to_copy.default"
+    assert call.call.op == "aten.copy_.default"
 
 
 def test_the_context_manager_yields_what_was_found(tmp_path: Path) -> None:
