@@ -107,6 +107,22 @@ def call_kernel(overload: Any, key: str, args: Any, kwargs: Any) -> Any:
     return overload._op_dk(getattr(torch._C.DispatchKey, key), *args, **kwargs)
 
 
+def with_tensors(overload: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Returns the positional arguments of an overload with a tensor in place of each number that stands for one. A dispatch
+    mode receives such numbers from composite kernels, and most overloads do not accept them."""
+    arguments = overload._schema.arguments
+    numbers = [n for n, given in enumerate(args) if isinstance(given, (bool, int, float, complex))]
+    wrapped = [n for n in numbers if str(arguments[n].type) == "Tensor"]
+    packet = overload._schema.name.partition("::")[2]
+    first = next((each for each in args if isinstance(each, torch.Tensor)), None)
+    if not wrapped or first is None or torch._C._should_allow_numbers_as_tensors(packet):
+        return args
+    found = list(args)
+    for n in wrapped:
+        found[n] = torch.tensor(args[n], dtype=torch.result_type(first, args[n]))
+    return tuple(found)
+
+
 @cache
 def all_overloads() -> dict[str, tuple[str, ...]]:
     """Returns the full names of the overloads of every op, such as ``aten::add.Tensor`` and ``aten::add.out`` for

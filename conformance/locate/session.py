@@ -20,6 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from conformance.locate.journal import Journal
 from conformance.locate.judge import Verdict, judge_steps
+from conformance.locate.makers import Makers
 from conformance.locate.script import call_text, write_repro
 from conformance.locate.shadow import Errors, Shadow
 from conformance.locate.steps import (
@@ -37,13 +38,13 @@ from conformance.locate.wire import Fault, Growth, Located, LocatedCall
 from conformance.recordings.places import Found, Places
 from conformance.recordings.wire import Place
 from devices.errors import in_a_line
-from opinfo.compare import tensors_of
+from opinfo.compare import Wrong, tensors_of
 from opinfo.device import Device
 from opinfo.torch_private import (
-    StorageReference,
     call_kernel,
     composite_kernel,
     schema_of,
+    with_tensors,
     without_modes,
 )
 
@@ -78,6 +79,8 @@ class _Made:
     number: int
     found: Found
     phase: str
+    held: int = 0  # an earlier call with an alive result, in whose memory a new result is
+    made_by: tuple[int, ...] = ()  # the calls that have written the inputs
 
 
 @dataclass
@@ -106,7 +109,7 @@ class LockStep(TorchDispatchMode):
         self._places = Places()
         self._bounds = Bounds(device.descriptor)
         self._shadow = Shadow() if self.options.growth and self.options.window == 1 else None
-        self._makers: dict[int, tuple[StorageReference, int]] = {}
+        self._makers = Makers()
         self._window, self._lock = _Window(), threading.RLock()
         self._thread = threading.local()
         self._composite: dict[Any, str] = {}
@@ -126,6 +129,9 @@ class LockStep(TorchDispatchMode):
         kwargs = kwargs or {}
         if func.namespace in _NOT_JUDGED or self._is_over:
             return func(*args, **kwargs)
+        if getattr(self._thread, "place", None) is not None:
+            with without_modes():
+                args = with_tensors(func, args)
         tensors = tensors_of((args, kwargs))
         if any(type(each) not in _PLAIN or each.is_meta for each in tensors):
             return func(*args, **kwargs)
@@ -213,7 +219,8 @@ class LockStep(TorchDispatchMode):
             if any(each.layout is not torch.strided for each in tensors_of(result)):
                 self.unjudged["a result is not strided"] += 1
             else:
-                window.calls.append(_Made(step, self.calls, found, phase))
+                known = self._makers.remember(step, window.numbering.storages, self.calls)
+                window.calls.append(_Made(step, self.calls, found, phase, *known))
                 window.changed |= step.changed
             size = self.options.window
             if error is not None or (self.calls - self.options.phase) % size == 0:
@@ -280,13 +287,17 @@ class LockStep(TorchDispatchMode):
             self.unjudged[verdict.unjudged] += 1
             return
         self.judged += not made.step.traits & {"random", "uninitialized"}
-        if verdict.wrong is None:
+        wrong = verdict.wrong
+        if wrong is None and made.held:
+            memory = f"the memory of a result of call {made.held}, which is alive"
+            wrong = Wrong("alias", "a result with memory of its own", memory)
+        if wrong is None:
             return
         self.wrong[made.step.op] += 1
         if self.fault is None:
             calls = [self._call(each) for each in window.calls]
             call = calls[window.calls.index(made)]
-            message, script = str(verdict.wrong), ""
+            message, script = str(wrong), ""
             if self.options.scripts is not None:
                 steps = [each.step for each in window.calls]
                 known = {**self._inputs(window), **before}
@@ -312,7 +323,7 @@ class LockStep(TorchDispatchMode):
             errors = self._shadow.follow(made.step, storages, before, after)
             self._measure(made, errors)
         if self.options.trace:
-            self.trace.append(self._traced(made, storages, before, after))
+            self.trace.append(self._traced(made, before, after))
 
     def _measure(self, made: _Made, errors: Errors) -> None:
         if errors.after is None:
@@ -325,28 +336,17 @@ class LockStep(TorchDispatchMode):
     def _traced(
         self,
         made: _Made,
-        storages: list[torch.UntypedStorage],
         before: dict[int, torch.Tensor],
         after: dict[int, torch.Tensor],
     ) -> TracedCall:
         step = made.step
         outputs = dict.fromkeys(each for each in step.outputs if each.storage in step.changed)
         floats = [e for e in step.inputs if e.dtype.is_floating_point or e.dtype.is_complex]
-        makers = []
-        for each in step.inputs:
-            reference = StorageReference(storages[each.storage])
-            if reference.key in self._makers:
-                makers.append(self._makers[reference.key][1])
-        for number in step.changed:
-            reference = StorageReference(storages[number])
-            self._makers[reference.key] = reference, made.number
-        if made.number % 256 == 0:
-            self._makers = {k: v for k, v in self._makers.items() if not v[0].expired}
         undefined = "uninitialized" in step.traits
         return TracedCall(
             self._call(made),
             () if undefined else tuple(traced_tensor(e, after[e.storage]) for e in outputs),
-            tuple(sorted(set(makers))),
+            made.made_by,
             max((traced_tensor(e, before[e.storage]).rms for e in floats), default=0.0),
             "random" in step.traits,
         )

@@ -99,6 +99,39 @@ def test_a_wrong_call_has_its_module_and_line_in_backward_too() -> None:
     assert Path(__file__).name in fault.call.place.line
 
 
+class SameMemory(LockStep):
+    """A device whose ``cos`` returns the same memory each time."""
+
+    kept: torch.Tensor | None = None
+
+    def _make(self, func: Any, *given: Any) -> Any:
+        if str(func) != "aten.cos.default":
+            return super()._make(func, *given)
+
+        class Kept:
+            namespace, tags, _schema = func.namespace, func.tags, func._schema
+
+            def __call__(_, x: torch.Tensor) -> torch.Tensor:
+                result = func(x)
+                self.kept = result if self.kept is None else self.kept.view(-1).copy_(result)
+                return self.kept
+
+            def __str__(_) -> str:
+                return str(func)
+
+        return super()._make(Kept(), *given)
+
+
+def test_a_result_in_the_memory_of_an_earlier_result_is_wrong() -> None:
+    mode, x = SameMemory(CPU), torch.ones(3)
+    with mode.judging_program():
+        one = x.cos()
+        other = x.cos()
+    fault = mode.located().fault
+    assert one.data_ptr() == other.data_ptr()
+    assert fault is not None and "a result of call 1, which is alive" in fault.message
+
+
 def test_the_error_grows_most_where_digits_are_lost() -> None:
     def program() -> None:
         x = torch.linspace(1, 2, 50)

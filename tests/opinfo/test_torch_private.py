@@ -46,6 +46,15 @@ def test_a_composite_kernel_can_be_called_and_its_calls_are_seen() -> None:
     assert private.composite_kernel(torch.ops.aten.reshape.default, "cpu").startswith("CompositeI")
 
 
+def test_numbers_that_stand_for_tensors_become_tensors() -> None:
+    x = torch.ones(2, dtype=torch.float64)
+    _, number = private.with_tensors(torch.ops.aten.remainder.Tensor, (x, 0.3))
+    assert number.dtype is torch.float64 and number.item() == 0.3
+    assert torch.ops.aten.remainder.Tensor(x, number).dtype is torch.float64
+    assert private.with_tensors(torch.ops.aten.mul.Tensor, (x, 0.3)) == (x, 0.3)
+    assert private.with_tensors(torch.ops.aten.remainder.Scalar, (x, 0.3)) == (x, 0.3)
+
+
 def test_a_negated_view_has_its_bit_and_a_write_is_counted() -> None:
     tensor = torch.ones(2)
     assert private.negated(tensor).is_neg() and private.version_of(tensor) == 0
