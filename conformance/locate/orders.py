@@ -1,4 +1,4 @@
-"""What the process of a program is told to do. The module does not import torch."""
+"""The orders for the process of a program: how it is run and judged. The module does not import torch."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ def digest_of(data: torch.Tensor) -> str:
 
 @lru_cache(maxsize=64)
 def _signs(count: int) -> torch.Tensor:
-    """Returns the projections for tensors with so many elements: rows of 1 and -1, the same in each process."""
+    """Returns the projections for tensors with ``count`` elements: rows of 1 and -1, the same in each process."""
     source = torch.Generator().manual_seed(count)
     drawn = torch.randint(0, 2, (_PROJECTIONS, count), generator=source)
     return (drawn * 2 - 1).to(torch.float64)
