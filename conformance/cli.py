@@ -23,6 +23,7 @@ from conformance.commands.contract import contract, freeze_levels
 from conformance.commands.devices import devices, init
 from conformance.commands.examples import minimise, pin
 from conformance.commands.kernels import kernels
+from conformance.commands.locate import locate
 from conformance.commands.manifest import manifest
 from conformance.commands.precision import precision
 from conformance.commands.recordings import record
@@ -174,7 +175,7 @@ def _kept_in_the_cache(arguments: Iterable[str]) -> Iterator[str]:
 
 for command in (
     *(contract, crcr, dashboard, devices, diff, freeze_levels, gate, init, kernels),
-    *(manifest, merge, minimise, pin, precision, record, results),
+    *(locate, manifest, merge, minimise, pin, precision, record, results),
 ):
     conform.add_command(command)
 

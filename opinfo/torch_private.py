@@ -21,6 +21,7 @@ from torch._subclasses.fake_tensor import (
 )
 from torch._subclasses.fake_tensor import FakeTensor as FakeTensor
 from torch._subclasses.fake_tensor import FakeTensorMode as FakeTensorMode
+from torch.multiprocessing.reductions import StorageWeakRef
 
 # FakeTensor logs a traceback for each call that it rejects. A rejection is a normal answer here, so logging is off.
 logging.getLogger("torch._subclasses.fake_tensor").setLevel(logging.CRITICAL)
@@ -40,6 +41,21 @@ def storage_id(tensor: torch.Tensor) -> int:
     alive."""
     identity: int = tensor.untyped_storage()._cdata
     return identity
+
+
+class StorageReference:
+    """A weak reference to a storage. While it exists, no other storage has the same ``key``."""
+
+    __slots__ = ("_weak", "key")
+
+    def __init__(self, storage: torch.UntypedStorage) -> None:
+        self.key: int = storage._cdata
+        self._weak = StorageWeakRef(storage)
+
+    @property
+    def expired(self) -> bool:
+        """True if the storage was freed."""
+        return bool(self._weak.expired())
 
 
 def negated(tensor: torch.Tensor) -> torch.Tensor:
@@ -74,6 +90,37 @@ def kernels(name: str, key: str) -> list[str]:
 def has_kernel(name: str, key: str) -> bool:
     """Returns True if an overload such as ``aten::add.Tensor`` has a kernel of its own for a dispatch key."""
     return bool(torch._C._dispatch_has_kernel_for_dispatch_key(name, key))
+
+
+def composite_kernel(overload: Any, torch_type: str) -> str:
+    """Returns the key of torch's composite kernel, which calls other ops, if it runs because a device type has no kernel of
+    its own for an overload: ``CompositeImplicitAutograd`` or ``CompositeExplicitAutograd``; otherwise an empty text."""
+    name = overload.name()
+    if has_kernel(name, key_of(torch_type)):
+        return ""
+    keys = "CompositeImplicitAutograd", "CompositeExplicitAutograd"
+    return next((key for key in keys if has_kernel(name, key)), "")
+
+
+def call_kernel(overload: Any, key: str, args: Any, kwargs: Any) -> Any:
+    """Calls the kernel that an overload has for a dispatch key."""
+    return overload._op_dk(getattr(torch._C.DispatchKey, key), *args, **kwargs)
+
+
+def with_tensors(overload: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Returns the positional arguments of an overload with a tensor in place of each number that stands for one. A dispatch
+    mode receives such numbers from composite kernels, and most overloads do not accept them."""
+    arguments = overload._schema.arguments
+    numbers = [n for n, given in enumerate(args) if isinstance(given, (bool, int, float, complex))]
+    wrapped = [n for n in numbers if str(arguments[n].type) == "Tensor"]
+    packet = overload._schema.name.partition("::")[2]
+    first = next((each for each in args if isinstance(each, torch.Tensor)), None)
+    if not wrapped or first is None or torch._C._should_allow_numbers_as_tensors(packet):
+        return args
+    found = list(args)
+    for n in wrapped:
+        found[n] = torch.tensor(args[n], dtype=torch.result_type(first, args[n]))
+    return tuple(found)
 
 
 @cache

@@ -20,6 +20,7 @@ ROOMS = (
     "cli",
     "commands",
     "kernels",
+    "locate",
     "run",
     "onboarding",
     "search",

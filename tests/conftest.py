@@ -76,7 +76,7 @@ def cache(shared: Path) -> Path:
 
 
 #: Where gradients are computed in the process of the tests.
-_BACKWARD = frozenset({"autocast", "autograd", "nn", "optim"})
+_BACKWARD = frozenset({"autocast", "autograd", "locate", "nn", "optim"})
 
 
 #: Files that take longest. They come first: one that is begun when the others are done keeps one core alone.

@@ -27,11 +27,11 @@ def record(output: Path, values: bool, program: tuple[str, ...]) -> int:
     require_torch()
     from conformance.recordings.wire import read_recording
 
-    command = _command(program)
+    command = command_of(program)
     before = output.stat().st_mtime_ns if output.exists() else None
     kind = "values" if values else "ranges"
     launcher = ["-m", "conformance.recordings.launch", str(output.absolute()), kind]
-    environment = {**os.environ, "PYTHONPATH": _with_this_package(os.environ.get("PYTHONPATH"))}
+    environment = {**os.environ, "PYTHONPATH": with_this_package(os.environ.get("PYTHONPATH"))}
     try:
         done = subprocess.run(
             [command.python, *command.options, *launcher, *command.program], env=environment
@@ -65,7 +65,7 @@ class Command:
 _WITH_VALUE = ("-W", "-X", "--check-hash-based-pycs")
 
 
-def _command(program: Sequence[str]) -> Command:
+def command_of(program: Sequence[str]) -> Command:
     """Returns the parts of a command line. Raises ConformError if it does not begin with ``python`` or names no
     program."""
     python, *rest = program
@@ -88,7 +88,7 @@ def _command(program: Sequence[str]) -> Command:
     return Command(sys.executable if python in ("python", "python3") else python, given, rest)
 
 
-def _with_this_package(path: str | None) -> str:
+def with_this_package(path: str | None) -> str:
     """Returns the PYTHONPATH ``path`` with the folder of this package added at the end, because the program may run in
     another folder."""
     own = str(Path(__file__).parents[2])

@@ -10,29 +10,34 @@ from pathlib import Path
 
 
 def launch(output: Path, program: list[str], *, elements: bool) -> None:
-    """Runs a program as ``python PROGRAM …`` does. ``program`` begins with a file, ``-m MODULE`` or ``-c CODE``. Writes
-    the recording when the program ends, even if it ends with an exception."""
+    """Runs a program as ``python PROGRAM …`` does, and records it. ``program`` begins with a file, ``-m MODULE`` or
+    ``-c CODE``. Writes the recording when the program ends, even if it ends with an exception."""
     from conformance.recordings.recorder import CallRecorder
     from conformance.recordings.wire import write_recording
 
-    first, *rest = program
     recorder = CallRecorder(elements=elements)
     try:
         with recorder.recording_program():
-            if first == "-m":
-                sys.argv = rest
-                sys.path.insert(0, os.getcwd())
-                runpy.run_module(rest[0], run_name="__main__", alter_sys=True)
-            elif first == "-c":
-                sys.argv = ["-c", *rest[1:]]
-                sys.path.insert(0, "")
-                exec(compile(rest[0], "<string>", "exec"), {"__name__": "__main__"})
-            else:
-                sys.argv = [first, *rest]
-                sys.path.insert(0, os.path.dirname(os.path.abspath(first)))
-                runpy.run_path(first, run_name="__main__")
+            run_program(program)
     finally:
         write_recording(output, recorder.recording(command=" ".join(["python", *program])))
+
+
+def run_program(program: list[str]) -> None:
+    """Runs a program in this process as ``python PROGRAM …`` does: a file, ``-m MODULE`` or ``-c CODE``."""
+    first, *rest = program
+    if first == "-m":
+        sys.argv = rest
+        sys.path.insert(0, os.getcwd())
+        runpy.run_module(rest[0], run_name="__main__", alter_sys=True)
+    elif first == "-c":
+        sys.argv = ["-c", *rest[1:]]
+        sys.path.insert(0, "")
+        exec(compile(rest[0], "<string>", "exec"), {"__name__": "__main__"})
+    else:
+        sys.argv = [first, *rest]
+        sys.path.insert(0, os.path.dirname(os.path.abspath(first)))
+        runpy.run_path(first, run_name="__main__")
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ from opinfo.torch_private import next_sequence_number, running_sequence_number
 Found = tuple[Any, CodeType | None, int]
 
 _NOWHERE: Final[Found] = (None, None, 0)
-_OWN: Final = os.path.dirname(__file__) + os.sep
+_OWN: Final = os.path.dirname(os.path.dirname(__file__)) + os.sep  # the package conformance
 _TORCH: Final = os.path.dirname(torch.__file__) + os.sep
 
 #: The most forward calls whose places are kept for backward. A program that runs forward without backward for a long

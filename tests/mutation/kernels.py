@@ -192,10 +192,11 @@ def named_targets(op_id: str) -> list[tuple[str, ...]]:
 
 def facts_of(op_id: str, overloads: tuple[str, ...]) -> Facts:
     calls = [call for name in overloads for call in seen_of(op_id)[name]]
-    return facts_from(calls, tuple(dtypes_of(op_id, "core")))
+    return facts_of_calls(calls, tuple(dtypes_of(op_id, "core")))
 
 
-def facts_from(calls: Sequence[KernelCall], dtypes: tuple[str, ...]) -> Facts:
+def facts_of_calls(calls: Sequence[KernelCall], dtypes: tuple[str, ...]) -> Facts:
+    """What calls of the same packet show about its overloads."""
     most = max(calls, key=lambda call: (len(call.read), len(call.operands)))
     arguments, dims = [], []
     for call in calls:
@@ -241,15 +242,15 @@ def breed(seed: int, number: int, op_id: str) -> Mutant | None:
         return None
     # Mostly the kernel that has the op's own name: operands of others are often of nobody else's.
     overloads = rng.choice(named if named and rng.random() < 0.75 else packets)
-    drawn_effect = effect_from(facts_of(op_id, overloads), rng)
-    if drawn_effect is None:
+    found = drawn_fault(facts_of(op_id, overloads), rng)
+    if found is None:
         return None
-    axis, kind, effect = drawn_effect
+    axis, kind, effect = found
     return Mutant(name_of(number), op_id, axis, kind, overloads, effect)
 
 
-def effect_from(facts: Facts, rng: Random) -> tuple[str, str, Effect] | None:
-    """An axis, the kind of fault and the fault, drawn for overloads; None if no kind suits them."""
+def drawn_fault(facts: Facts, rng: Random) -> tuple[str, str, Effect] | None:
+    """A fault for overloads: its axis, its kind and its effect. None if no kind fits them."""
     axes = rng.sample(sorted({*AXES, *OWN}), len({*AXES, *OWN}))
     for axis in axes:
         made: tuple[str, Effect] | None = None

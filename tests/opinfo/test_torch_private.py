@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from typing import Any
 
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from opinfo import torch_private as private
 
@@ -13,6 +15,44 @@ from opinfo import torch_private as private
 def test_tensors_of_one_storage_have_one_id() -> None:
     one, other = torch.ones(4), torch.ones(4)
     assert private.storage_id(one) == private.storage_id(one[1:]) != private.storage_id(other)
+
+
+def test_a_reference_to_a_storage_says_when_it_was_freed() -> None:
+    tensor = torch.ones(4)
+    reference = private.StorageReference(tensor.untyped_storage())
+    assert reference.key == private.storage_id(tensor) and not reference.expired
+    del tensor
+    assert reference.expired
+
+
+def test_a_composite_kernel_can_be_called_and_its_calls_are_seen() -> None:
+    seen = []
+
+    class Mode(TorchDispatchMode):
+        def __torch_dispatch__(
+            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            seen.append(str(func))
+            if key := private.composite_kernel(func, "cpu"):
+                with self:
+                    return private.call_kernel(func, key, args, kwargs or {})
+            return func(*args, **(kwargs or {}))
+
+    ones = torch.ones(2)
+    with Mode():
+        found = torch.ops.aten.mul.Scalar(ones, 3.0)
+    assert seen == ["aten.mul.Scalar", "aten.mul.Tensor"] and found.tolist() == [3.0, 3.0]
+    assert private.composite_kernel(torch.ops.aten.mul.Tensor, "cpu") == ""
+    assert private.composite_kernel(torch.ops.aten.reshape.default, "cpu").startswith("CompositeI")
+
+
+def test_numbers_that_stand_for_tensors_become_tensors() -> None:
+    x = torch.ones(2, dtype=torch.float64)
+    _, number = private.with_tensors(torch.ops.aten.remainder.Tensor, (x, 0.3))
+    assert number.dtype is torch.float64 and number.item() == 0.3
+    assert torch.ops.aten.remainder.Tensor(x, number).dtype is torch.float64
+    assert private.with_tensors(torch.ops.aten.mul.Tensor, (x, 0.3)) == (x, 0.3)
+    assert private.with_tensors(torch.ops.aten.remainder.Scalar, (x, 0.3)) == (x, 0.3)
 
 
 def test_a_negated_view_has_its_bit_and_a_write_is_counted() -> None:

@@ -43,7 +43,7 @@ from opinfo.samples import probe, seed_everything
 from opinfo.shared_memory import blocks_of
 from reports.model import CellResult
 from tests.mutation.items import device
-from tests.mutation.kernels import TOOLS, Result, effect_from, facts_from
+from tests.mutation.kernels import TOOLS, Result, drawn_fault, facts_of_calls
 from tests.planting.calls import Effect, KernelCall
 from tests.planting.places import planted
 
@@ -279,7 +279,7 @@ def charged(program: str, name: str, again: Callable[[], Effect]) -> tuple[list[
 
 def drawn_for(call: AtenCall, rng_seed: str) -> tuple[str, str, Effect] | None:
     calls = [made(call, seed) for seed in (0, 1)]
-    return effect_from(facts_from(calls, (call.call.dtype,)), Random(rng_seed))
+    return drawn_fault(facts_of_calls(calls, (call.call.dtype,)), Random(rng_seed))
 
 
 def tried(seed: int, number: int, name: str, tell: Callable[[Result], None]) -> Result:

@@ -1,0 +1,283 @@
+"""The command ``conform locate``, which finds the first wrong call of a program."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+import msgspec
+
+from conformance.commands import options, print_json
+from conformance.commands.recordings import command_of, with_this_package
+from devices.errors import ConformError
+from devices.torch_version import require_torch
+from reports.gate import ExitCode, number
+
+if TYPE_CHECKING:
+    from conformance.locate.orders import Orders
+    from conformance.locate.traces import Comparison, Parting
+    from conformance.locate.wire import Located, LocatedCall
+
+#: The most tensors of a call, and the most reasons, that are shown.
+_SHOWN = 8
+#: The longest time that a repro script may take, in seconds.
+_SCRIPT_SECONDS = 600
+
+
+@click.command(context_settings={"ignore_unknown_options": True})
+@options("locate")
+@click.argument("program", nargs=-1, type=click.UNPROCESSED, required=True)
+def locate(
+    program: tuple[str, ...],
+    output: Path | None,
+    against: Path | None,
+    results: Path | None,
+    window: int,
+    as_json: bool,
+    **given: Any,
+) -> int:
+    """Find the first wrong call of a Python program on a device.
+
+    PROGRAM is the program's command line, which begins with `python`: conform locate --device NAME -- python infer.py. Each
+    call on the device is made again on the CPU, from the device's own inputs. Exits 0 if no call is wrong, 1 if one is, 2 if
+    the program failed.
+    """
+    require_torch()
+    from conformance.locate.traces import compare, read_trace
+
+    other = read_trace(against) if against is not None else None
+    folder = results or Path("conform-results") / "locate"
+    with tempfile.TemporaryDirectory(prefix="conform-locate-") as scratch:
+        trace = output or (Path(scratch) / "trace" if other is not None else None)
+        runner = _Runner(program, Path(scratch), folder, given, quiet=as_json)
+        found = [runner.run(trace=trace)]
+        if other is None and window > 1 and found[0].fault is None and not found[0].ended:
+            for phase in range(window - 1):
+                again = runner.run(window=window, phase=phase)
+                found.append(again)
+                if again.fault is not None or again.ended:
+                    break
+        compared = (
+            compare(read_trace(trace).calls, other.calls)
+            if other is not None and trace is not None
+            else None
+        )
+    lines = [*_lines(found), *(() if compared is None else _parting_lines(compared, against))]
+    if as_json:
+        print_json({"runs": found, "comparison": compared})
+    else:
+        click.echo("\n".join(lines))
+    return _exit_code(found, compared)
+
+
+def _exit_code(found: Sequence[Located], compared: Comparison | None) -> int:
+    if any(each.fault for each in found) or (compared is not None and compared.parting):
+        return ExitCode.REGRESSION
+    return ExitCode.INCOMPLETE if any(each.ended for each in found) else ExitCode.GREEN
+
+
+class _Runner:
+    """Runs a program in processes of its own."""
+
+    def __init__(
+        self,
+        program: tuple[str, ...],
+        scratch: Path,
+        folder: Path,
+        given: dict[str, Any],
+        *,
+        quiet: bool,
+    ) -> None:
+        from conformance.plan.selection import find_descriptor
+
+        self.text, self.command = " ".join(program), command_of(program)
+        self.scratch, self.folder, self.given, self.quiet = scratch, folder, given, quiet
+        place = given["descriptor"]
+        self.descriptor = str(place.absolute()) if place is not None else ""
+        self.device = find_descriptor(given["device"], place and place.absolute()).name
+
+    def run(self, *, window: int = 1, phase: int = 0, trace: Path | None = None) -> Located:
+        """Runs the program once, and returns what was found. Raises ConformError if nothing can be said."""
+        from conformance.locate.orders import Orders
+
+        orders = Orders(
+            device=self.device,
+            descriptor=self.descriptor,
+            located=str(self.scratch / f"located-{window}-{phase}.json"),
+            journal=str(self.scratch / f"journal-{window}-{phase}"),
+            scripts=str(self.folder.absolute()),
+            trace=str(trace.absolute()) if trace is not None else "",
+            command=self.text,
+            window=window,
+            phase=phase,
+            limit=self.given["calls"] or 0,
+            seed=self.given["seed"],
+            growth=not self.given["no_growth"],
+            same_random=self.given["same_random"],
+            default_device=self.given["default_device"],
+            instead_of=self.given["instead_of"] or "",
+        )
+        if window > 1:
+            click.echo(
+                f"no call is wrong alone; run again, {window} calls without reading back, from call {phase + 1} on",
+                err=True,
+            )
+        path = self.scratch / "orders.json"
+        path.write_bytes(msgspec.json.encode(orders))
+        launcher = ["-m", "conformance.locate.launch", str(path)]
+        environment = {
+            "PYTHONHASHSEED": "0",
+            **os.environ,
+            "PYTHONPATH": with_this_package(os.environ.get("PYTHONPATH")),
+        }
+        silent = window > 1 or self.quiet
+        command = self.command
+        try:
+            done = subprocess.run(
+                [command.python, *command.options, *launcher, *command.program],
+                env=environment,
+                stdout=subprocess.DEVNULL if silent else None,
+            )
+        except OSError as error:
+            raise ConformError(f"{command.python} cannot be started: {error.strerror}") from None
+        return self._found(orders, done.returncode)
+
+    def _found(self, orders: Orders, code: int) -> Located:
+        from conformance.locate.journal import read_journal
+        from conformance.locate.wire import Fault, Located, read_located
+
+        path = Path(orders.located)
+        if path.exists():
+            found = read_located(path)
+            if not found.calls and not found.ended:
+                raise ConformError(_no_calls(found))
+            return found
+        call = read_journal(Path(orders.journal))
+        if call is None:
+            failed = ConformError(
+                f"the program ended (exit code {code}) before it made a call on {self.device}"
+            )
+            failed.exit_code = code if code == ExitCode.INFRASTRUCTURE else failed.exit_code
+            raise failed
+        ended = f"the process was ended by {signal.Signals(-code).name}" if code < 0 else ""
+        ended = ended or f"the process ended with exit code {code}"
+        return Located(
+            device=self.device,
+            calls=call.number,
+            window=orders.window,
+            fault=Fault(call, f"{ended} while the call was made"),
+            wrong=1,
+            ended=ended,
+        )
+
+
+def _no_calls(found: Located) -> str:
+    return (
+        f"the program made no call on {found.device} ({found.elsewhere:,} elsewhere). Expected the program to use the device: "
+        "pass it in the program's own options, or add --default-device (tensors without a device are made there) or "
+        "--instead-of cuda (for a program that names cuda)"
+    )
+
+
+# -- what is printed
+
+
+def _lines(found: Sequence[Located]) -> Iterator[str]:
+    last = found[-1]
+    if last.fault is not None:
+        yield from _fault_lines(last)
+    first = found[0]
+    if first.growth is not None:
+        growth = first.growth
+        yield f"the error grows most in {_named(growth.call)}"
+        yield (
+            f"    relative to float64: {growth.before:.2g} before the call, {growth.after:.2g} after it"
+            + (f"; {first.error:.2g} in the last result" if first.error is not None else "")
+        )
+    for reason, count in first.unjudged[:_SHOWN]:
+        yield f"not judged: {number(count, 'call')}: {reason}"
+    for note in first.notes:
+        yield f"note: {note}"
+    if last.ended and last.fault is None:
+        yield f"the program failed: {last.ended}"
+    if last.fault is None:
+        done = "" if last.window == 1 else f", alone and in windows of {last.window}"
+        yield f"no wrong call on {first.device}: {first.judged:,} of {number(first.calls, 'call')} judged{done}"
+
+
+def _fault_lines(located: Located) -> Iterator[str]:
+    fault = located.fault
+    assert fault is not None
+    yield f"wrong: {_named(fault.call)}, of {located.calls:,} calls on {located.device}"
+    if fault.call.call:
+        yield f"    {_short(fault.call.call)}"
+    for place, each in enumerate(fault.call.inputs[:_SHOWN]):
+        yield f"    t[{place}]: {each}"
+    if (more := len(fault.call.inputs) - _SHOWN) > 0:
+        yield f"    and {number(more, 'tensor')} more"
+    yield f"    {fault.message}"
+    if fault.with_calls:
+        yield "    the call is right alone; it is wrong if nothing is read back between these calls:"
+        yield from (f"        {_named(each)}" for each in fault.with_calls)
+    if fault.script:
+        yield f"    python {_relative(fault.script)}  # {_tried(fault.script)}"
+    if located.wrong > 1:
+        ops = ", ".join(f"{op} ({count:,})" for op, count in located.wrong_ops)
+        yield f"wrong calls in all: {located.wrong:,}: {ops}"
+
+
+def _named(call: LocatedCall) -> str:
+    return f"call {call.number:,}, {call.op}, at {call.where}" + (
+        f", in {call.phase}" if call.phase not in ("", "forward") else ""
+    )
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= 200 else f"{text[:199]}…"
+
+
+def _relative(path: str) -> str:
+    short = os.path.relpath(path)
+    return path if short.startswith("..") else short
+
+
+def _tried(script: str) -> str:
+    """Runs a repro script once, and returns what it says."""
+    try:
+        done = subprocess.run(
+            [sys.executable, script], capture_output=True, timeout=_SCRIPT_SECONDS, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return "does not end"
+    if done.returncode == 1:
+        return "exits 1 while the fault is present, 0 once it is fixed"
+    if done.returncode == 0:
+        return "exits 0: in a new process the call is right, so the fault depends on what ran before it, or on time"
+    return f"the call cannot be made again alone (exit code {done.returncode})"
+
+
+def _parting_lines(compared: Comparison, against: Path | None) -> Iterator[str]:
+    yield f"against {against}: {compared.equal:,} of {number(compared.compared, 'call')} have equal bits"
+    if compared.first_bits is not None:
+        yield f"    other bits first after {_named(compared.first_bits)}"
+    if compared.parting is None:
+        yield f"    the runs do not part; the last result differs by {compared.last:.2g}"
+    else:
+        yield f"    the runs part in {_named(compared.parting.call)}: {compared.parting.why}{_by(compared.parting)}"
+    if compared.growth is not None:
+        yield f"    their difference grows most in {_named(compared.growth.call)}{_by(compared.growth)}"
+
+
+def _by(parting: Parting) -> str:
+    if not parting.after:
+        return ""
+    return (
+        f" (relative difference {parting.before:.2g} before the call, {parting.after:.2g} after it)"
+    )

@@ -1,0 +1,423 @@
+"""Judges calls: compares what a device returned with the CPU's result for the same inputs, in the dtype of the inputs and
+in float64.
+
+Repro scripts contain a copy of this module.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import torch
+
+from conformance.checks.ops.calls import elements_named
+from conformance.checks.ops.roundings import allowance, exact_answer
+from conformance.locate.steps import Operand, Step, WithTargets, operands_of, substitute
+from opinfo.compare import Arguments, Wrong, bit_equal, tensors_of
+from opinfo.reference import ValueAnswer, significant, value_answer
+from opinfo.torch_private import storage_id
+
+#: The bytes of storages, by the number of the storage.
+Contents = Mapping[int, torch.Tensor]
+
+#: By how much the bound of a call is multiplied if an input is not the device's, but was computed on the CPU.
+_COMPUTED = 64.0
+#: Dtypes for which torch's CPU has no comparison, and those that have the same bits.
+_SIGNED = {torch.uint16: torch.int16, torch.uint32: torch.int32, torch.uint64: torch.int64}
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What was found about a call: the difference from the reference, or the reason why the call was not judged; both are
+    empty for a right call."""
+
+    wrong: Wrong | None = None
+    unjudged: str = ""
+
+
+RIGHT = Verdict()
+
+
+def judge_steps(steps: Sequence[Step], before: Contents, after: Contents) -> list[Verdict]:
+    """Returns a verdict for each call of a sequence that was made without reading anything back.
+
+    ``before`` has the bytes of storages before the first call, ``after`` those after the last one. If a later call has
+    overwritten what a call wrote, its result on the device is unknown; later calls then get the CPU's result as input, and
+    have a larger bound. They are not judged if the CPU has no such result, as for random numbers.
+    """
+    last = {number: place for place, step in enumerate(steps) for number in step.changed}
+    current, computed, unknown, found = {**after, **before}, set[int](), set[int](), []
+    for place, step in enumerate(steps):
+        known = {each: after[each] for each in step.changed if last[each] == place}
+        factor = _COMPUTED if any(each.storage in computed for each in step.inputs) else 1.0
+        verdict, references = RIGHT, dict[int, torch.Tensor]()
+        try:
+            if unknown.intersection(each.storage for each in step.inputs):
+                verdict = Verdict(unjudged="an input was overwritten")
+            else:
+                verdict, references = judge_step(step, current, known, factor)
+        except Exception as error:  # of the judge: the program must go on, and the report names it
+            reason = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0][:120]}"
+            verdict = Verdict(unjudged=f"the comparison failed: {reason}")
+        if verdict is RIGHT and len(steps) == 1:
+            verdict = _unread_bytes(step, before, after)
+        found.append(verdict)
+        current |= known
+        computed -= known.keys()
+        unknown -= known.keys()
+        for number in step.changed - known.keys():
+            current[number] = references.get(number, after[number])
+            has_result = number in references or "uninitialized" in step.traits
+            (computed if has_result else unknown).add(number)
+    return found
+
+
+def judge_step(
+    step: Step, before: Contents, after: Contents, factor: float = 1.0
+) -> tuple[Verdict, dict[int, torch.Tensor]]:
+    """Returns the verdict on a call, and the bytes of each written storage as the CPU computes them. Outputs whose storage
+    is not in ``after`` are not compared."""
+    if step.raised:
+        return _raised(step, before), {}
+    values = [_dense(each.view(before[each.storage])) for each in step.inputs]
+    arguments = _arguments(step, values)
+    function = WithTargets(step.overload)
+    if "random" in step.traits or "uninitialized" in step.traits:
+        return _outside(step, before, after), {}
+    if "geometry" in step.traits:
+        return _of_geometry(step, before, after), {}
+    answer = value_answer(function, arguments.on, values, mutates=True)
+    if answer.raises is not None:
+        why = (
+            "the CPU has no kernel"
+            if isinstance(answer.raises, NotImplementedError)
+            else "the CPU raises"
+        )
+        return Verdict(unjudged=f"{why} for {step.op}"), {}
+    references = _bytes_of(step, answer, before)
+    verdict = _form(step, answer, values)
+    if verdict is not RIGHT or "not unique" in step.traits:
+        why = f"the result of {step.op} is not unique"
+        return (verdict if verdict is not RIGHT else Verdict(unjudged=why)), references
+    wrong = _values(step, function, arguments, values, answer, after, factor)
+    if wrong is not None:
+        return Verdict(wrong), references
+    return _outside(step, before, after), references
+
+
+# -- the parts of a judgement
+
+
+def _raised(step: Step, before: Contents) -> Verdict:
+    copies = {each.storage: before[each.storage].clone() for each in step.inputs}
+    tensors = [each.view(copies[each.storage]) for each in step.inputs]
+    args, kwargs = _arguments(step, tensors).on(tensors, torch.device("cpu"))
+    try:
+        step.overload(*args, **kwargs)
+    except Exception:  # whatever the CPU raises, the program may expect it
+        return Verdict(unjudged="the CPU raises an exception too")
+    return Verdict(Wrong("raised", "no exception", step.raised))
+
+
+def _form(step: Step, answer: ValueAnswer, values: list[torch.Tensor]) -> Verdict:
+    """Compares numbers, dtypes, shapes and memory of the outputs."""
+    expected = tensors_of(answer.result)
+    if not expected:
+        return RIGHT
+    found, read = step.outputs, {each.storage for each in step.inputs}
+    if len(found) != len(expected):
+        return Verdict(Wrong("count", f"{len(expected)} tensors", f"{len(found)}"))
+    own = {storage_id(each) for each in answer.after}
+    for place, (mine, theirs) in enumerate(zip(found, expected, strict=True)):
+        wrong = None
+        if mine.dtype != theirs.dtype:
+            wrong = Wrong("dtype", str(theirs.dtype), str(mine.dtype))
+        elif mine.shape != tuple(theirs.shape):
+            wrong = Wrong("shape", f"shape {tuple(theirs.shape)}", str(mine.shape))
+        elif (storage_id(theirs) in own) != (mine.storage in read):
+            memory = "the memory of an input", "memory of its own"
+            shared = storage_id(theirs) in own
+            wrong = Wrong("alias", memory[not shared], memory[shared])
+        if wrong is not None:
+            return Verdict(wrong.about(f"output {place}") if len(found) > 1 else wrong)
+    return RIGHT
+
+
+def _of_geometry(step: Step, before: Contents, after: Contents) -> Verdict:
+    """Judges a call whose result depends on the geometry of its inputs, such as a view."""
+    copies = {each.storage: before[each.storage].clone() for each in step.inputs}
+    numbers = {storage_id(data): number for number, data in copies.items()}
+    tensors = [each.view(copies[each.storage]) for each in step.inputs]
+    args, kwargs = _arguments(step, tensors).on(tensors, torch.device("cpu"))
+    try:
+        result = step.overload(*args, **kwargs)
+    except Exception:  # the device need not raise what the CPU raises
+        return Verdict(unjudged=f"the CPU raises for {step.op}")
+    found = operands_of(step.results)
+    for place, (mine, theirs) in enumerate(zip(found, tensors_of(result), strict=False)):
+        wrong = _other_view(mine, theirs, numbers.get(storage_id(theirs)))
+        if wrong is None and mine.storage in after:
+            wrong = _difference(
+                mine.view(after[mine.storage]), _dense(theirs), None, step.bounds, 1.0
+            )
+        if wrong is not None:
+            return Verdict(wrong.about(f"output {place}") if len(found) > 1 else wrong)
+    return RIGHT
+
+
+def _other_view(mine: Operand, theirs: torch.Tensor, base: int | None) -> Wrong | None:
+    """Returns how a view differs from the CPU's. ``base`` is the number of the storage that the CPU's view shares."""
+    if mine.dtype != theirs.dtype:
+        return Wrong("dtype", str(theirs.dtype), str(mine.dtype))
+    if mine.shape != tuple(theirs.shape):
+        return Wrong("shape", f"shape {tuple(theirs.shape)}", str(mine.shape))
+    if base is None or 0 in mine.shape:
+        return None
+    if mine.storage != base:
+        return Wrong("alias", "a view of the input", "other memory")
+    expected = significant(theirs.shape, theirs.stride()), int(theirs.storage_offset())
+    if (significant(mine.shape, mine.stride), mine.offset) != expected:
+        return Wrong(
+            "strides",
+            f"strides {tuple(theirs.stride())}, offset {theirs.storage_offset()}",
+            f"strides {mine.stride}, offset {mine.offset}",
+        )
+    if (mine.conj, mine.neg) != (theirs.is_conj(), theirs.is_neg()):
+        return Wrong("conj", f"conj {theirs.is_conj()}, neg {theirs.is_neg()}", "others")
+    return None
+
+
+def _values(
+    step: Step,
+    function: WithTargets,
+    arguments: Arguments,
+    values: list[torch.Tensor],
+    answer: ValueAnswer,
+    after: Contents,
+    factor: float,
+) -> Wrong | None:
+    """Compares the values of the outputs."""
+    expected = tensors_of(answer.result)
+    if not expected:
+        return _plain_difference(step.results, answer.result)
+    found = step.outputs
+    exact = exact_answer(function, arguments.on, values)
+    exacts = tensors_of(exact.result) if exact.raises is None else []
+    if [tuple(each.shape) for each in exacts] != [tuple(each.shape) for each in expected]:
+        exacts = []
+    slack: list[torch.Tensor] | None = None
+    for place, (mine, theirs) in enumerate(zip(found, expected, strict=True)):
+        if mine.storage not in after or mine in found[:place]:
+            continue
+        got = _dense(mine.view(after[mine.storage]))
+        compare = partial(
+            _difference,
+            got,
+            theirs,
+            exacts[place] if exacts else None,
+            step.bounds,
+            factor,
+        )
+        wrong = compare()
+        if wrong is not None and theirs.is_floating_point() | theirs.is_complex():
+            if slack is None:
+                slack = allowance(function, arguments.on, values)
+            wrong = compare(slack[place] * factor) if slack else wrong
+        if wrong is not None and "any index" in step.traits:
+            wrong = _other_elements(step, values[0], answer, after)
+        if wrong is not None:
+            return wrong.about(f"output {place}") if len(found) > 1 else wrong
+    return None
+
+
+def _other_elements(
+    step: Step, operand: torch.Tensor, answer: ValueAnswer, after: Contents
+) -> Wrong | None:
+    """Compares the results of an op such as ``sort``, in which the index of any of several equal elements is right."""
+    given = [each for each in (*step.args, *step.kwargs.values()) if type(each) is int]
+    after_k = given[1:] if "index after k" in step.traits else given
+    dim = int(step.kwargs.get("dim", after_k[0] if after_k else -1))
+
+    def named(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+        return tensors_of(
+            elements_named(tensors[0] if len(tensors) == 1 else tensors, operand, dim)
+        )
+
+    mine = named([_dense(each.view(after[each.storage])) for each in step.outputs])
+    for got, want in zip(mine, named(tensors_of(answer.result)), strict=True):
+        if (wrong := _difference(got, want, None, step.bounds, 1.0)) is not None:
+            return wrong
+    return None
+
+
+def _difference(
+    found: torch.Tensor,
+    cpu: torch.Tensor,
+    exact: torch.Tensor | None,
+    bounds: Mapping[str, tuple[float, float]],
+    factor: float,
+    slack: torch.Tensor | None = None,
+) -> Wrong | None:
+    """Returns how a result differs from the CPU's by more than its bound.
+
+    An element is right if it equals the CPU's, if it is as close to the result in float64 as the CPU's is, or if its distance to
+    one of the two is at most the bound: a relative error, and an error in units in the last place of the largest element. With
+    ``slack``, this error is accepted too.
+    """
+    if found.shape == cpu.shape and found.dtype == cpu.dtype and bit_equal(found, cpu):
+        return None
+    if not (cpu.is_floating_point() or cpu.is_complex()):
+        return _of_integers(found, cpu, exact)
+    relative, ulps = bounds.get(str(cpu.dtype)[6:], (0.0, 0.0))
+    mine, theirs = _wide(found), _wide(cpu)
+    true = theirs if exact is None or exact.dtype.itemsize < 8 else _wide(exact)
+    true = torch.where(true.isfinite() & theirs.isfinite(), true, theirs)
+    sizes = true.abs()
+    largest = float(sizes[sizes.isfinite()].max()) if bool(sizes.isfinite().any()) else 0.0
+    allowed = (relative * sizes + ulps * _ulp(largest, cpu.dtype)) * factor
+    distance = (mine - true).abs()
+    right = (mine == theirs) | (mine.isnan() & theirs.isnan())
+    finite = mine.isfinite() & theirs.isfinite()
+    right |= finite & ((distance <= allowed) | ((mine - theirs).abs() <= allowed))
+    right |= finite & (distance <= (theirs - true).abs() * factor)
+    if slack is not None:
+        right |= finite & (distance <= slack)
+    if bool(right.all()):
+        return None
+    bad = ~right
+    worst = distance.nan_to_num(torch.inf, torch.inf).masked_fill(right, -1.0)
+    where = tuple((worst == worst.max()).nonzero()[0].tolist())
+    most = distance[bad & distance.isfinite()]
+    bound = float(allowed[where]) if allowed.dim() else float(allowed)
+    return Wrong(
+        "values",
+        f"{true[where].item():.9g} (bound {bound:.2g})",
+        f"{mine[where].item():.9g}",
+        count=int(bad.sum()),
+        total=bad.numel(),
+        first=tuple(bad.nonzero()[0].tolist()),
+        error=float(most.max()) if most.numel() else None,
+    )
+
+
+def _of_integers(
+    found: torch.Tensor, cpu: torch.Tensor, exact: torch.Tensor | None
+) -> Wrong | None:
+    if found.dtype in _SIGNED:
+        found, cpu = found.view(_SIGNED[found.dtype]), cpu.view(_SIGNED[cpu.dtype])
+    right = found == cpu
+    if exact is not None and exact.dtype == cpu.dtype and exact.shape == cpu.shape:
+        right |= found == exact
+    if bool(right.all()):
+        return None
+    where = tuple((~right).nonzero()[0].tolist())
+    return Wrong(
+        "values",
+        repr(cpu[where].item()),
+        repr(found[where].item()),
+        count=int((~right).sum()),
+        total=right.numel(),
+        first=where,
+    )
+
+
+def _plain_difference(found: Any, expected: Any) -> Wrong | None:
+    """Compares results that are no tensors, such as a number. Numbers that the op rounds may differ by their last digits."""
+    if isinstance(expected, (float, complex)) and isinstance(found, (float, complex)):
+        near = abs(found - expected) <= 1e-6 * abs(expected)
+        same = near or found == expected or (found != found and expected != expected)
+    else:
+        same = found == expected
+    return None if same else Wrong("values", repr(expected), repr(found))
+
+
+def _outside(step: Step, before: Contents, after: Contents) -> Verdict:
+    """Compares the bytes around the tensors that the call wrote to, which must be unchanged."""
+    for number in {each.storage for each in step.written} & after.keys():
+        left = before[number].clone()
+        if left.numel() != after[number].numel():
+            continue  # resized
+        for each in step.written:
+            if each.storage == number and _once(each):
+                _plain(each).view(left).copy_(_plain(each).view(after[number]))
+            elif each.storage == number:
+                return RIGHT
+        if not torch.equal(left, after[number]):
+            return Verdict(_stray(left, after[number], "bytes around the tensor that is written"))
+    return RIGHT
+
+
+def _unread_bytes(step: Step, before: Contents, after: Contents) -> Verdict:
+    """Compares the storages that the call only reads."""
+    for each in step.inputs:
+        number = each.storage
+        if number in step.changed or number not in before:
+            continue
+        if before[number].numel() != after[number].numel():
+            continue  # resized
+        if not torch.equal(before[number], after[number]):
+            about = f"the tensor {each}, which the call only reads,"
+            return Verdict(_stray(before[number], after[number], about))
+    return RIGHT
+
+
+def _stray(left: torch.Tensor, right: torch.Tensor, about: str) -> Wrong:
+    changed = (left != right).nonzero()
+    found = f"{len(changed)} bytes changed, the first at byte {int(changed[0])} of the storage"
+    return Wrong("memory", f"{about} to stay as it was", found)
+
+
+# -- tensors
+
+
+def _arguments(step: Step, tensors: list[torch.Tensor]) -> Arguments:
+    feed = iter(tensors)
+    args, kwargs = substitute((step.args, step.kwargs), Operand, lambda _: next(feed))
+    if kwargs.get("pin_memory"):
+        kwargs = {**kwargs, "pin_memory": False}
+    return Arguments(args, kwargs)
+
+
+def _bytes_of(step: Step, answer: ValueAnswer, before: Contents) -> dict[int, torch.Tensor]:
+    """Returns the bytes of each storage that the call wrote, as the CPU's result makes them."""
+    found: dict[int, torch.Tensor] = {}
+    for mine, theirs in zip(step.outputs, tensors_of(answer.result)):
+        if mine.storage not in step.changed or mine.shape != tuple(theirs.shape):
+            continue
+        last = sum((n - 1) * s for n, s in zip(mine.shape, mine.stride)) + mine.offset + 1
+        if mine.storage not in found:
+            known = before.get(mine.storage)
+            empty = torch.zeros(max(last, 0) * mine.dtype.itemsize, dtype=torch.uint8)
+            fits = known is not None and known.numel() >= empty.numel()
+            found[mine.storage] = known.clone() if known is not None and fits else empty
+        if _once(mine) and mine.dtype == theirs.dtype:
+            _plain(mine).view(found[mine.storage]).copy_(_dense(theirs))
+    return found
+
+
+def _once(each: Operand) -> bool:
+    """Returns True if no two elements of the tensor share memory."""
+    return all(n <= 1 or s for n, s in zip(each.shape, each.stride))
+
+
+def _plain(each: Operand) -> Operand:
+    return replace(each, conj=False, neg=False)
+
+
+def _dense(tensor: torch.Tensor) -> torch.Tensor:
+    plain = tensor.detach().resolve_conj().resolve_neg()
+    return plain.clone(memory_format=torch.contiguous_format)
+
+
+def _wide(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.to(torch.complex128 if tensor.is_complex() else torch.float64)
+
+
+def _ulp(size: float, dtype: torch.dtype) -> float:
+    """Returns the unit in the last place of a number."""
+    info = torch.finfo(dtype)
+    _, exponent = torch.frexp(torch.tensor(max(size, info.tiny), dtype=torch.float64))
+    return float(info.eps) * 2.0 ** (int(exponent) - 1)

@@ -1,0 +1,76 @@
+"""Runs a Python program and judges its calls: ``python -m conformance.locate.launch ORDERS PROGRAM …``. ``conform locate``
+starts this module in place of the program."""
+
+from __future__ import annotations
+
+import random
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+
+import msgspec
+
+from conformance.locate.orders import Orders
+
+
+def launch(orders: Orders, program: list[str]) -> None:
+    """Runs a program and judges it. Writes what was found when the program ends, also if it ends with an exception."""
+    import torch
+
+    from conformance.locate.redirect import Redirected
+    from conformance.locate.session import LockStep, Options
+    from conformance.locate.traces import Trace, write_trace
+    from conformance.locate.wire import write_located
+    from conformance.plan.selection import find_descriptor
+    from conformance.recordings.launch import run_program
+    from devices.errors import in_a_line
+    from opinfo.device import open_device
+
+    given = Path(orders.descriptor) if orders.descriptor else None
+    device = open_device(find_descriptor(None if given else orders.device, given))
+    mode = LockStep(
+        device,
+        Options(
+            window=orders.window,
+            phase=orders.phase,
+            limit=orders.limit,
+            growth=orders.growth,
+            trace=bool(orders.trace),
+            same_random=orders.same_random,
+            scripts=Path(orders.scripts),
+            journal=Path(orders.journal),
+        ),
+    )
+    torch.manual_seed(orders.seed)
+    random.seed(orders.seed)
+    ended = ""
+    try:
+        with ExitStack() as stack:
+            if orders.default_device:
+                stack.enter_context(torch.device(device.torch_device))
+            if orders.instead_of:
+                stack.enter_context(Redirected(orders.instead_of, device.torch_device))
+            stack.enter_context(mode.judging_program())
+            run_program(program)
+    except SystemExit as error:
+        ended = f"exit code {error.code}" if error.code else ""
+        raise
+    except BaseException as error:
+        ended = in_a_line(error)
+        raise
+    finally:
+        write_located(Path(orders.located), mode.located(ended))
+        if orders.trace:
+            made = Trace(device.name, str(torch.__version__), orders.command, tuple(mode.trace))
+            write_trace(Path(orders.trace), made)
+
+
+if __name__ == "__main__":
+    sys.path.pop(0)  # the current folder, which python -m adds, is not in the path of a script
+    from devices.errors import ConformError
+
+    try:
+        launch(msgspec.json.decode(Path(sys.argv[1]).read_bytes(), type=Orders), sys.argv[2:])
+    except ConformError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(error.exit_code)

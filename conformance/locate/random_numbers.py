@@ -1,0 +1,29 @@
+"""Draws the random numbers of a program on the CPU, so that two runs on different devices draw the same."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from conformance.locate.steps import substitute, written_arguments
+from opinfo.compare import tensors_of
+
+
+def drawn_on_cpu(func: Any, args: Any, kwargs: Any, device: torch.device) -> Any:
+    """Makes a call that draws random numbers on the CPU's generator. Returns its result on the device; tensors that the call
+    writes to are written on the device."""
+    targets = tensors_of(written_arguments(func, args, kwargs))
+
+    def moved(tensor: torch.Tensor) -> torch.Tensor:
+        return copies.setdefault(id(tensor), tensor.detach().cpu().clone())
+
+    copies: dict[int, torch.Tensor] = {}
+    given = substitute((args, kwargs), torch.Tensor, moved)
+    given = substitute(given, torch.device, lambda _: torch.device("cpu"))
+    args, kwargs = substitute(given, torch.Generator, lambda _: None)
+    result = func(*args, **kwargs)
+    for each in targets:
+        each.copy_(copies[id(each)])
+    written = {id(copies[id(each)]): each for each in targets}
+    return substitute(result, torch.Tensor, lambda t: written.get(id(t), t.to(device)))

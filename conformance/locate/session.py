@@ -1,0 +1,443 @@
+"""Runs a program in lock-step with the CPU: the mode that sees each call of the program, and its context manager."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+from torch.optim.optimizer import (
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from conformance.locate.journal import Journal
+from conformance.locate.judge import Verdict, judge_steps
+from conformance.locate.makers import Makers
+from conformance.locate.script import call_text, write_repro
+from conformance.locate.shadow import Errors, Shadow
+from conformance.locate.steps import (
+    Numbering,
+    Step,
+    bytes_on_device,
+    read_bytes,
+    substitute,
+    written_arguments,
+)
+from conformance.locate.trace import traced_tensor
+from conformance.locate.traces import TracedCall
+from conformance.locate.traits import Bounds, traits_of
+from conformance.locate.wire import Fault, Growth, Located, LocatedCall
+from conformance.recordings.places import Found, Places
+from conformance.recordings.wire import Place
+from devices.errors import in_a_line
+from opinfo.compare import Wrong, tensors_of
+from opinfo.device import Device
+from opinfo.torch_private import (
+    call_kernel,
+    composite_kernel,
+    schema_of,
+    with_tensors,
+    without_modes,
+)
+
+#: The classes of tensors whose calls are judged. Those of other subclasses arrive again with the plain tensors in them.
+_PLAIN: Final = (torch.Tensor, torch.nn.Parameter)
+#: Ops that compute nothing: markers of the profiler.
+_NOT_JUDGED: Final = frozenset({"profiler"})
+#: The most ops that are listed with the number of their wrong calls.
+_LISTED: Final = 10
+
+
+@dataclass
+class Options:
+    """How a program is judged. ``window`` is the number of calls that are made without reading back, ``phase`` the number of
+    calls before the first window, ``limit`` the number of calls after which the program is no longer judged."""
+
+    window: int = 1
+    phase: int = 0
+    limit: int = 0
+    growth: bool = True
+    trace: bool = False
+    same_random: bool = False
+    scripts: Path | None = None  # the folder for the repro script
+    journal: Path | None = None  # the file that names the call that is being made
+
+
+@dataclass
+class _Made:
+    """A call that was made, before it is judged."""
+
+    step: Step
+    number: int
+    found: Found
+    phase: str
+    held: int = 0  # an earlier call with an alive result, in whose memory a new result is
+    made_by: tuple[int, ...] = ()  # the calls that have written the inputs
+
+
+@dataclass
+class _Window:
+    numbering: Numbering = field(default_factory=Numbering)
+    calls: list[_Made] = field(default_factory=list)
+    before: dict[int, torch.Tensor] = field(default_factory=dict)
+    changed: set[int] = field(default_factory=set)
+
+
+class LockStep(TorchDispatchMode):
+    """Judges the calls on a device that are made while the mode is active."""
+
+    def __init__(self, device: Device, options: Options | None = None) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.device, self.options = device, options or Options()
+        self.kind = device.torch_device.type
+        self.calls = self.elsewhere = self.judged = 0
+        self.fault: Fault | None = None
+        self.wrong: Counter[str] = Counter()
+        self.unjudged: Counter[str] = Counter()
+        self.notes: dict[str, None] = {}
+        self.growth: Growth | None = None
+        self.error: float | None = None
+        self.trace: list[TracedCall] = []
+        self._places = Places()
+        self._bounds = Bounds(device.descriptor)
+        self._shadow = Shadow() if self.options.growth and self.options.window == 1 else None
+        self._makers = Makers()
+        self._window, self._lock = _Window(), threading.RLock()
+        self._thread = threading.local()
+        self._composite: dict[Any, str] = {}
+        self._streams: dict[Any, int] = {}
+        path = self.options.journal
+        self._journal = None if path is None else Journal(path)
+
+    # -- the calls
+
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        kwargs = kwargs or {}
+        if func.namespace in _NOT_JUDGED or self._is_over:
+            return func(*args, **kwargs)
+        if getattr(self._thread, "place", None) is not None:
+            with without_modes():
+                args = with_tensors(func, args)
+        tensors = tensors_of((args, kwargs))
+        if any(type(each) not in _PLAIN or each.is_meta for each in tensors):
+            return func(*args, **kwargs)
+        with self._lock:
+            here = any(each.device.type == self.kind for each in tensors)
+            if not here and not self._names_device((*args, *kwargs.values())):
+                result = func(*args, **kwargs)
+                if any(each.device.type == self.kind for each in tensors_of(result)):
+                    self.unjudged["a call that makes a tensor of the device names no device"] += 1
+                else:
+                    self.elsewhere += bool(tensors)
+                return result
+            strided = all(each.layout is torch.strided for each in tensors)
+            if not strided or any(each.is_quantized for each in tensors):
+                self.calls += 1
+                self.unjudged["a tensor is sparse or quantized"] += 1
+                return func(*args, **kwargs)
+            if key := self._composite_key(func, args, kwargs):
+                return self._call_composite(key, func, args, kwargs)
+            return self._make(func, args, kwargs, tensors)
+
+    def _composite_key(self, func: Any, args: Any, kwargs: Any) -> str:
+        """Returns the dispatch key of torch's own kernel if it runs and calls kernels of the device. They are judged in its
+        place, so that the report names the kernel that is wrong. Views and writes of other kernels are judged whole."""
+        if func not in self._composite:
+            key = composite_kernel(func, self.kind)
+            whole = schema_of(func).is_mutable or traits_of(func, args, kwargs)
+            self._composite[func] = "" if whole and "Explicit" in key else key
+        return self._composite[func]
+
+    def _call_composite(self, key: str, func: Any, args: Any, kwargs: Any) -> Any:
+        """Calls torch's own kernel. The calls that it makes arrive here, and have the place of the call."""
+        outer = getattr(self._thread, "place", None)
+        self._thread.place = outer or self._places.find()
+        try:
+            with self:
+                return call_kernel(func, key, args, kwargs)
+        finally:
+            self._thread.place = outer
+
+    @property
+    def _is_over(self) -> bool:
+        return bool(self.options.limit) and self.calls >= self.options.limit
+
+    def _names_device(self, values: Any) -> bool:
+        if self.kind == "cpu":  # a factory without a device makes a tensor on the CPU
+            return True
+        return any(isinstance(each, torch.device) and each.type == self.kind for each in values)
+
+    def _make(
+        self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], tensors: list[torch.Tensor]
+    ) -> Any:
+        """Makes a call, and judges it if it is the last of its window."""
+        self.calls += 1
+        found, backward = getattr(self._thread, "place", None) or self._places.find()
+        phase = "backward" if backward else self._phase()
+        traits = traits_of(func, args, kwargs)
+        window = self._window
+        with without_modes(), torch.no_grad():
+            described = [window.numbering.describe(each) for each in (args, kwargs)]
+            self._capture(func, args, kwargs, tensors)
+            stream = self._stream()
+        if self._journal is not None:
+            self._journal.write(
+                LocatedCall(self.calls, str(func), self._places.place(found), phase)
+            )
+        result, error = None, None
+        try:
+            if self.options.same_random and "random" in traits:
+                with without_modes():
+                    result = self._drawn_on_cpu(func, args, kwargs)
+            else:
+                result = func(*args, **kwargs)
+        except Exception as raised:
+            error = raised
+        with without_modes(), torch.no_grad():
+            results = window.numbering.describe(result)
+            positional, named = map(_without_generators, described)
+            line = "" if error is None else in_a_line(error)
+            bounds = self._bounds.of(func)
+            targets = window.numbering.describe(written_arguments(func, args, kwargs))
+            step = Step(
+                str(func), positional, named, traits, bounds, stream, results, line, targets
+            )
+            if any(each.layout is not torch.strided for each in tensors_of(result)):
+                self.unjudged["a result is not strided"] += 1
+            else:
+                known = self._makers.remember(step, window.numbering.storages, self.calls)
+                window.calls.append(_Made(step, self.calls, found, phase, *known))
+                window.changed |= step.changed
+            size = self.options.window
+            if error is not None or (self.calls - self.options.phase) % size == 0:
+                self.close_window()
+        if error is not None:
+            raise error
+        return result
+
+    def _phase(self) -> str:
+        return "optimizer" if getattr(self._thread, "steps", 0) else "forward"
+
+    def _capture(self, func: Any, args: Any, kwargs: Any, tensors: list[torch.Tensor]) -> None:
+        """Keeps the bytes of a call's inputs. In a window of several calls, only what the call writes to is copied, on the
+        device, because a read would wait for the calls before."""
+        window = self._window
+        if self.options.window == 1:
+            for each in tensors:
+                number = window.numbering.number(each)
+                if number not in window.before:
+                    window.before[number] = read_bytes(window.numbering.storages[number])
+            return
+        for each in tensors_of(written_arguments(func, args, kwargs)):
+            number = window.numbering.number(each)
+            if number not in window.before and number not in window.changed:
+                storage = window.numbering.storages[number]
+                window.before[number] = bytes_on_device(storage).clone()
+
+    def _stream(self) -> int:
+        """Returns the number of the current stream; 0 if the device has no streams or calls are judged one by one."""
+        if self.options.window == 1 or "streams" not in self.device.descriptor.capabilities:
+            return 0
+        stream = getattr(torch, self.kind).current_stream()
+        return self._streams.setdefault(stream, len(self._streams))
+
+    def _drawn_on_cpu(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """Draws random numbers on the CPU, and copies them to the device."""
+        from conformance.locate.random_numbers import drawn_on_cpu
+
+        return drawn_on_cpu(func, args, kwargs, self.device.torch_device)
+
+    # -- the judgement
+
+    def close_window(self) -> None:
+        """Reads what the calls of the window have written, and judges them."""
+        window, self._window = self._window, _Window()
+        if not window.calls:
+            return
+        self.device.synchronise()
+        after = {
+            number: read_bytes(storage) for number, storage in enumerate(window.numbering.storages)
+        }
+        before = {n: each.cpu() for n, each in window.before.items()}
+        steps = [each.step for each in window.calls]
+        verdicts = judge_steps(steps, before, after)
+        for made, verdict in zip(window.calls, verdicts, strict=True):
+            self._note(made, verdict, window, before)
+        if len(window.calls) == 1:
+            self._follow(window, {**after, **before}, after)
+
+    def _note(
+        self, made: _Made, verdict: Verdict, window: _Window, before: dict[int, torch.Tensor]
+    ) -> None:
+        if verdict.unjudged:
+            self.unjudged[verdict.unjudged] += 1
+            return
+        self.judged += not made.step.traits & {"random", "uninitialized"}
+        wrong = verdict.wrong
+        if wrong is None and made.held:
+            memory = f"the memory of a result of call {made.held}, which is alive"
+            wrong = Wrong("alias", "a result with memory of its own", memory)
+        if wrong is None:
+            return
+        self.wrong[made.step.op] += 1
+        if self.fault is None:
+            calls = [self._call(each) for each in window.calls]
+            call = calls[window.calls.index(made)]
+            message, script = str(wrong), ""
+            if self.options.scripts is not None:
+                steps = [each.step for each in window.calls]
+                known = {**self._inputs(window), **before}
+                script = write_repro(self.options.scripts, self.device, call, message, steps, known)
+            others = tuple(calls) if len(calls) > 1 else ()
+            self.fault = Fault(call, message, script, others)
+
+    def _inputs(self, window: _Window) -> dict[int, torch.Tensor]:
+        """Returns the bytes of the storages that the calls only read."""
+        return {
+            number: read_bytes(storage)
+            for number, storage in enumerate(window.numbering.storages)
+            if number not in window.changed
+        }
+
+    def _follow(
+        self, window: _Window, before: dict[int, torch.Tensor], after: dict[int, torch.Tensor]
+    ) -> None:
+        """Follows a call in float64, and adds it to the trace."""
+        (made,) = window.calls
+        storages = window.numbering.storages
+        if self._shadow is not None:
+            errors = self._shadow.follow(made.step, storages, before, after)
+            self._measure(made, errors)
+        if self.options.trace:
+            self.trace.append(self._traced(made, before, after))
+
+    def _measure(self, made: _Made, errors: Errors) -> None:
+        if errors.after is None:
+            return
+        self.error = errors.after
+        best = self.growth
+        if errors.growth > (0.0 if best is None else _growth(best)):
+            self.growth = Growth(self._call(made), errors.before, errors.after)
+
+    def _traced(
+        self,
+        made: _Made,
+        before: dict[int, torch.Tensor],
+        after: dict[int, torch.Tensor],
+    ) -> TracedCall:
+        step = made.step
+        outputs = dict.fromkeys(each for each in step.outputs if each.storage in step.changed)
+        floats = [e for e in step.inputs if e.dtype.is_floating_point or e.dtype.is_complex]
+        undefined = "uninitialized" in step.traits
+        return TracedCall(
+            self._call(made),
+            () if undefined else tuple(traced_tensor(e, after[e.storage]) for e in outputs),
+            made.made_by,
+            max((traced_tensor(e, before[e.storage]).rms for e in floats), default=0.0),
+            "random" in step.traits,
+        )
+
+    # -- the end
+
+    def _call(self, made: _Made) -> LocatedCall:
+        step = made.step
+        place: Place = self._places.place(made.found)
+        return LocatedCall(
+            made.number, step.op, place, made.phase, tuple(map(str, step.inputs)), call_text(step)
+        )
+
+    def located(self, ended: str = "") -> Located:
+        """Returns what was found so far."""
+        return Located(
+            device=self.device.name,
+            calls=self.calls,
+            judged=self.judged,
+            window=self.options.window,
+            fault=self.fault,
+            wrong=self.wrong.total(),
+            wrong_ops=tuple(self.wrong.most_common(_LISTED)),
+            growth=self.growth,
+            error=self.error,
+            unjudged=tuple(self.unjudged.most_common()),
+            notes=tuple(self.notes),
+            ended=ended,
+            elsewhere=self.elsewhere,
+        )
+
+    @contextmanager
+    def judging_program(self) -> Iterator[None]:
+        """Judges the calls of this thread, and of all threads that are started within the context."""
+        steps = (
+            register_optimizer_step_pre_hook(self._step_begins),
+            register_optimizer_step_post_hook(self._step_ends),
+        )
+        before = threading.getprofile()
+        threading.setprofile(self._join_thread)
+        try:
+            with self._places.following(), self:
+                yield
+        finally:
+            threading.setprofile(before)
+            for hook in steps:
+                hook.remove()
+            with self._lock, without_modes(), torch.no_grad():
+                self.close_window()
+
+    def _join_thread(self, *_: Any) -> None:
+        """Makes a thread that begins be judged. Python calls the function before the thread's first statement."""
+        sys.setprofile(None)
+        self.__enter__()  # type: ignore[no-untyped-call]  # until the thread ends
+
+    def _step_begins(self, *_: Any) -> None:
+        self._thread.steps = getattr(self._thread, "steps", 0) + 1
+
+    def _step_ends(self, *_: Any) -> None:
+        self._thread.steps = max(0, getattr(self._thread, "steps", 0) - 1)
+
+
+@contextmanager
+def locate(
+    device: Device | str,
+    *,
+    window: int = 1,
+    phase: int = 0,
+    results: str | Path | None = None,
+    growth: bool = True,
+) -> Iterator[Callable[[], Located]]:
+    """Judges each call on a device within the context, in lock-step with the CPU.
+
+    ``device`` is the name of a registered device. Yields a function that returns what was found so far: the first wrong call and
+    the call after which the error grows most. With ``results``, a folder, the repro script of the wrong call is written there.
+    ``window`` calls are made without reading anything back between them; with 1, each call is judged before the next one.
+    """
+    if isinstance(device, str):
+        from conformance.plan.selection import find_descriptor
+        from opinfo.device import open_device
+
+        device = open_device(find_descriptor(device, None))
+    folder = Path(results) if results is not None else None
+    mode = LockStep(device, Options(window, phase, growth=growth, scripts=folder))
+    with mode.judging_program():
+        yield mode.located
+
+
+def _growth(each: Growth) -> float:
+    return min(each.after, 1.0) - min(each.before, 1.0)
+
+
+def _without_generators(value: Any) -> Any:
+    return substitute(value, torch.Generator, lambda _: None)

@@ -1,0 +1,167 @@
+"""The program in float64: each call of the program is also made on the CPU, on tensors of float64 that no rounding of the
+program has reached."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+
+from conformance.locate.judge import Contents
+from conformance.locate.steps import Operand, Step, WithTargets, substitute
+from opinfo.compare import tensors_of
+from opinfo.torch_private import StorageReference, negated
+
+#: A result smaller than this many roundings of the inputs is zero but for rounding. Its relative error says nothing.
+_CANCELLED = 64.0
+#: Calls between two searches for storages that were freed.
+_SWEEP = 256
+
+
+@dataclass(slots=True)
+class Errors:
+    """The relative errors of a call against the program in float64. ``after`` is None if no output has floating-point
+    elements, or if all are zero but for rounding."""
+
+    before: float
+    after: float | None
+
+    @property
+    def growth(self) -> float:
+        """By how much the error grows; an error above 1 counts as 1."""
+        return 0.0 if self.after is None else min(self.after, 1.0) - min(self.before, 1.0)
+
+
+@dataclass(slots=True)
+class _Entry:
+    reference: StorageReference
+    dtype: torch.dtype  # of the device's elements
+    flat: torch.Tensor  # in float64 or complex128, one for each element of the storage
+
+
+@dataclass
+class Shadow:
+    """Follows the calls of a program in float64.
+
+    Integers and booleans, random numbers, and results for which the CPU has no kernel are those of the device, so that the
+    program in float64 takes the device's decisions.
+    """
+
+    _entries: dict[int, _Entry] = field(default_factory=dict)
+    _calls: int = 0
+
+    def follow(
+        self, step: Step, storages: list[torch.UntypedStorage], before: Contents, after: Contents
+    ) -> Errors:
+        """Makes a call that the device has made in float64 too, and returns the errors of its inputs and outputs."""
+        self._calls += 1
+        if self._calls % _SWEEP == 0:
+            self._entries = {k: v for k, v in self._entries.items() if not v.reference.expired}
+        inputs = [self._tensor(each, storages, before) for each in step.inputs]
+        known = [
+            (_rms(mine), each, mine) for each, mine in zip(step.inputs, inputs) if _floats(each)
+        ]
+        entering = [_error(each.view(before[each.storage]), mine, rms) for rms, each, mine in known]
+        scale = max((rms for rms, *_ in known), default=0.0)
+        self._call(step, inputs, storages, after)
+        errors = []
+        for each in step.outputs:
+            if each.storage in step.changed and _floats(each):
+                mine = self._tensor(each, storages, after)
+                rms = _rms(mine)
+                if not known or rms > _CANCELLED * torch.finfo(each.dtype).eps * scale:
+                    errors.append(_error(each.view(after[each.storage]), mine, rms))
+        return Errors(max(entering, default=0.0), max(errors, default=None))
+
+    def _call(
+        self,
+        step: Step,
+        inputs: list[torch.Tensor],
+        storages: list[torch.UntypedStorage],
+        after: Contents,
+    ) -> None:
+        """Makes the call on the tensors in float64. Where that is not possible, the outputs are the device's."""
+        outputs = [each for each in step.outputs if each.storage in step.changed and _floats(each)]
+        found = self._results(step, inputs) if outputs else []
+        whole = [tuple(each.shape) for each in found] == [each.shape for each in step.outputs]
+        written = {*step.written} & {*step.inputs}  # not resized
+        for place, each in enumerate(step.outputs):
+            if each not in outputs or (whole and each in written):
+                continue  # integers, views, and what the call in float64 has written itself
+            entry = self._seed(each, storages, after)
+            if whole and _once(each):
+                entry.flat.as_strided(each.shape, each.stride, each.offset).copy_(found[place])
+
+    def _results(self, step: Step, inputs: list[torch.Tensor]) -> list[torch.Tensor]:
+        if step.raised or step.traits & {"random", "uninitialized"}:
+            return []
+        feed = iter(inputs)
+        given = substitute((step.args, step.kwargs), Operand, lambda _: next(feed))
+        given = substitute(given, torch.dtype, _widest)
+        args, kwargs = substitute(given, torch.device, lambda _: torch.device("cpu"))
+        if kwargs.get("pin_memory"):
+            kwargs["pin_memory"] = False
+        try:
+            return tensors_of(WithTargets(step.overload)(*args, **kwargs))
+        except Exception:  # the CPU has no such kernel in float64; the device's results are taken
+            return []
+
+    def _tensor(
+        self, each: Operand, storages: list[torch.UntypedStorage], contents: Contents
+    ) -> torch.Tensor:
+        """Returns a tensor in float64. Integers and booleans, and tensors that are new, have the device's elements."""
+        if not _floats(each):
+            return each.view(contents[each.storage].clone())
+        entry = self._entries.get(StorageReference(storages[each.storage]).key)
+        count = contents[each.storage].numel() // each.dtype.itemsize
+        if entry is None or entry.dtype != each.dtype or entry.flat.numel() != count:
+            entry = self._seed(each, storages, contents)
+        view = entry.flat.as_strided(each.shape, each.stride, each.offset)
+        view = view.conj() if each.conj else view
+        return negated(view) if each.neg else view
+
+    def _seed(
+        self, each: Operand, storages: list[torch.UntypedStorage], contents: Contents
+    ) -> _Entry:
+        """Takes the device's elements for the whole storage of a tensor."""
+        reference = StorageReference(storages[each.storage])
+        data = contents[each.storage]
+        count = data.numel() // each.dtype.itemsize
+        flat = data[: count * each.dtype.itemsize].view(each.dtype)
+        entry = _Entry(reference, each.dtype, flat.to(_widest(each.dtype), copy=True))
+        self._entries[reference.key] = entry
+        return entry
+
+
+def _floats(each: Operand) -> bool:
+    return each.dtype.is_floating_point or each.dtype.is_complex
+
+
+def _once(each: Operand) -> bool:
+    """Returns True if no two elements of the tensor share memory."""
+    return all(n <= 1 or s for n, s in zip(each.shape, each.stride))
+
+
+def _widest(dtype: torch.dtype) -> torch.dtype:
+    if dtype.is_complex:
+        return torch.complex128
+    return torch.float64 if dtype.is_floating_point else dtype
+
+
+def _rms(tensor: torch.Tensor) -> float:
+    """Returns the root of the mean square of the finite elements."""
+    sizes = tensor.abs()
+    sizes = sizes[sizes.isfinite()]
+    return float(sizes.square().mean().sqrt()) if sizes.numel() else 0.0
+
+
+def _error(found: torch.Tensor, true: torch.Tensor, rms: float) -> float:
+    """Returns the error of a tensor relative to the root mean square ``rms`` of the true one. Elements that are not finite in
+    one of the two count as equal if they are so in both."""
+    difference = (found.to(true.dtype) - true).abs()
+    both = ~(found.isfinite() & true.isfinite())
+    if bool((found.isfinite() != true.isfinite()).any()):
+        return float("inf")
+    difference = difference.masked_fill(both, 0.0)
+    apart = float(difference.square().mean().sqrt()) if difference.numel() else 0.0
+    return 0.0 if not apart else apart / rms if rms else float("inf")

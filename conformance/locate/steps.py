@@ -1,0 +1,189 @@
+"""Calls as data: each call of a program with the geometry of its tensors, and the bytes of the storages apart.
+
+Repro scripts contain a copy of this module.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import torch
+
+from opinfo.compare import tensors_of
+from opinfo.torch_private import negated, schema_of, storage_id
+
+#: Arguments that batch normalization updates in training, and that its schemas do not declare as written
+#: (native_batch_norm in native_functions.yaml).
+_UNDECLARED: Final = ("running_mean", "running_var")
+
+
+@dataclass(frozen=True, slots=True)
+class Operand:
+    """A strided tensor of a call: the number of its storage, its dtype and its geometry in elements."""
+
+    storage: int
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    offset: int = 0
+    conj: bool = False
+    neg: bool = False
+
+    def view(self, data: torch.Tensor) -> torch.Tensor:
+        """Returns the tensor over the bytes of its storage, on the device of the bytes."""
+        whole = data.numel() // self.dtype.itemsize * self.dtype.itemsize
+        found = data[:whole].view(self.dtype).as_strided(self.shape, self.stride, self.offset)
+        found = found.conj() if self.conj else found
+        return negated(found) if self.neg else found
+
+    def __str__(self) -> str:
+        text = f"{str(self.dtype)[6:]}{list(self.shape)} stride {self.stride}"
+        return f"{text} offset {self.offset}" if self.offset else text
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A call of an overload. ``args`` and ``kwargs`` have an :class:`Operand` in place of each tensor, and so has
+    ``results`` after the call. ``traits`` says how the call is judged, ``bounds`` the accepted error by dtype: a relative
+    error, and a number of units in the last place of the result's largest element."""
+
+    op: str
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    traits: frozenset[str] = frozenset()
+    bounds: dict[str, tuple[float, float]] = field(default_factory=dict)
+    stream: int = 0
+    results: Any = None
+    raised: str = ""  # the exception that the call raised, in one line
+    targets: Any = (
+        None  # what the call has written to, described after it: ``out=`` may have been resized
+    )
+
+    @property
+    def overload(self) -> Any:
+        space, _, rest = self.op.partition(".")
+        packet, _, name = rest.rpartition(".")
+        return getattr(getattr(getattr(torch.ops, space), packet), name)
+
+    @property
+    def inputs(self) -> list[Operand]:
+        return operands_of((self.args, self.kwargs))
+
+    @property
+    def written(self) -> list[Operand]:
+        """The operands that the call writes to, each once."""
+        given = self.targets
+        if given is None:
+            given = written_arguments(self.overload, self.args, self.kwargs)
+        return list(dict.fromkeys(operands_of(given)))
+
+    @property
+    def outputs(self) -> list[Operand]:
+        """The operands of the result, then those that the call wrote to."""
+        return [*operands_of(self.results), *self.written]
+
+    @property
+    def changed(self) -> frozenset[int]:
+        """The numbers of the storages whose bytes the call writes."""
+        read = {each.storage for each in self.inputs}
+        fresh = {each.storage for each in operands_of(self.results)} - read
+        return frozenset(fresh | {each.storage for each in self.written})
+
+
+def substitute(value: Any, kind: type, swap: Callable[[Any], Any]) -> Any:
+    """Returns a copy of a structure with ``swap`` applied to each object of a type."""
+    if isinstance(value, kind):
+        return swap(value)
+    if isinstance(value, (list, tuple)):
+        items = [substitute(each, kind, swap) for each in value]
+        return items if isinstance(value, list) else tuple(items)
+    if isinstance(value, dict):
+        return {name: substitute(each, kind, swap) for name, each in value.items()}
+    return value
+
+
+def operands_of(value: Any) -> list[Operand]:
+    """Returns all operands in a structure, in order."""
+    return list(_operands(value))
+
+
+def _operands(value: Any) -> Iterator[Operand]:
+    if isinstance(value, Operand):
+        yield value
+    elif isinstance(value, (list, tuple)):
+        for each in value:
+            yield from _operands(each)
+    elif isinstance(value, dict):
+        yield from _operands(list(value.values()))
+
+
+def written_arguments(overload: Any, args: Any, kwargs: Mapping[str, Any]) -> list[Any]:
+    """Returns the arguments that an overload writes to by its schema, or although its schema does not say so."""
+    arguments = schema_of(overload).arguments
+    given = dict(zip((each.name for each in arguments), args)) | dict(kwargs)
+    return [
+        given.get(each.name)
+        for each in arguments
+        if (each.alias_info is not None and each.alias_info.is_write) or each.name in _UNDECLARED
+    ]
+
+
+class WithTargets:
+    """An overload as a function that returns the tensors of its result, followed by the tensors that it writes to by
+    its schema; the result itself if it has no tensor and nothing is written."""
+
+    def __init__(self, overload: Any) -> None:
+        self.overload = overload
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        result = self.overload(*args, **kwargs)
+        written = tensors_of(written_arguments(self.overload, args, kwargs))
+        written = list({id(each): each for each in written}.values())
+        found = [*tensors_of(result), *written]
+        return found if found or result is None else result
+
+
+class Numbering:
+    """Numbers the storages of tensors, and describes tensors as operands. Holds the storages, so that a number stays
+    that of one storage."""
+
+    def __init__(self) -> None:
+        self.storages: list[torch.UntypedStorage] = []
+        self._numbers: dict[int, int] = {}
+
+    def number(self, tensor: torch.Tensor) -> int:
+        """Returns the number of a tensor's storage."""
+        key = storage_id(tensor)
+        if key not in self._numbers:
+            self._numbers[key] = len(self.storages)
+            self.storages.append(tensor.untyped_storage())
+        return self._numbers[key]
+
+    def operand(self, tensor: torch.Tensor) -> Operand:
+        return Operand(
+            self.number(tensor),
+            tensor.dtype,
+            tuple(tensor.shape),
+            tuple(tensor.stride()),
+            int(tensor.storage_offset()),
+            tensor.is_conj(),
+            tensor.is_neg(),
+        )
+
+    def describe(self, value: Any) -> Any:
+        """Returns a structure with an operand in place of each tensor."""
+        return substitute(value, torch.Tensor, self.operand)
+
+
+def bytes_on_device(storage: torch.UntypedStorage) -> torch.Tensor:
+    """Returns the bytes of a storage as a tensor that shares its memory."""
+    return torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)
+
+
+def read_bytes(storage: torch.UntypedStorage) -> torch.Tensor:
+    """Returns a copy of the bytes of a storage on the CPU. The copy is contiguous, so it does not depend on how the device
+    copies strides and offsets."""
+    data = bytes_on_device(storage)
+    return data.clone() if data.device.type == "cpu" else data.cpu()
