@@ -1,9 +1,8 @@
 """Records which aten overloads and which of torch's functions one training step of each of some 150 public models calls, and
 how often: the weights of ``conform coverage`` and of the causes in a report.
 
-``python -m benchmarks.training_runs -o conformance/coverage/weights.json`` writes the file again. The models are those of the
-training benchmarks of PyTorch (benchmarks/dynamo: huggingface, timm and torchbench), as far as ``timm``, ``transformers`` and
-``torchvision`` have them, and models that have become common since. Their weights are random, so nothing is downloaded. Models
+``python -m benchmarks.training_runs -o conformance/coverage/weights.json`` writes the file again. The models are those of
+``training_models.toml``, as far as the installed ``timm``, ``transformers`` and ``torchvision`` have them. Their weights are random, so nothing is downloaded. Models
 of language have two layers instead of their number of layers: the overloads are the same, the number of calls is lower.
 
 A step is a forward and a backward pass in float32 on the CPU, without an optimizer.
@@ -25,52 +24,33 @@ from importlib import import_module, metadata
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import torch
 from torch.overrides import TorchFunctionMode, resolve_name
 
 from conformance.coverage.measuring import Watching
 from opinfo.torch_private import FakeTensorMode
 
-#: Models of timm: the names of the benchmarks, in the spelling of timm 1.0.
-TIMM = """beit_base_patch16_224 botnet26t_256 cait_xxs24_224 coat_lite_mini convmixer_768_32 crossvit_9_240 cspdarknet53
-deit_base_distilled_patch16_224 densenet121 dla102 dm_nfnet_f0 dpn107 eca_botnext26ts_256 eca_halonext26ts ecaresnet101d
-ese_vovnet19b_dw fbnetc_100 fbnetv3_b gernet_l ghostnet_100 seresnext50_32x4d xception65 gmlp_s16_224 hardcorenas_a hrnet_w18
-nest_base lcnet_050 legacy_seresnet50 levit_128 mixer_b16_224 mixnet_l mnasnet_100 mobilenetv2_100 mobilenetv3_large_100
-mobilevit_s nasnetalarge nfnet_l0 pit_b_224 pnasnet5large poolformer_s12 regnety_002 repvgg_a2 res2net101_26w_4s
-res2net50_14w_8s res2next50 resmlp_12_224 resnest50d resnet18 rexnet_100 sebotnet33ts_256 selecsls42b spnasnet_100
-swin_base_patch4_window7_224 resnext101_32x8d tf_efficientnet_b0 tf_mixnet_l tinynet_a tnt_s_patch16_224 twins_pcpvt_base
-visformer_small vit_base_patch16_224 volo_d1_224 convnext_tiny maxvit_tiny_tf_224 edgenext_small efficientformer_l1
-swinv2_tiny_window8_256 eva02_tiny_patch14_224 hiera_tiny_224 fastvit_t8""".split()
 
-#: Models of torchvision, with the inputs' shape.
-TORCHVISION: dict[str, tuple[int, ...]] = {
-    **{
-        name: (2, 3, 224, 224)
-        for name in """alexnet vgg16 squeezenet1_1 shufflenet_v2_x1_0 resnet50 resnext50_32x4d mobilenet_v2
-        mobilenet_v3_large mnasnet1_0 densenet121 googlenet vit_b_16 swin_t convnext_tiny""".split()
-    },
+class Package(msgspec.Struct, forbid_unknown_fields=True):
+    """A package of models in ``training_models.toml``."""
+
+    licence: str
+    models: list[str]
+
+
+MODELS = msgspec.toml.decode(
+    Path(__file__).with_name("training_models.toml").read_bytes(), type=dict[str, Package]
+)
+
+#: The shapes of the images of models of torchvision that take no image of 224 by 224.
+SHAPES: dict[str, tuple[int, ...]] = {
     "inception_v3": (2, 3, 299, 299),
     "segmentation.fcn_resnet50": (2, 3, 96, 96),
     "segmentation.deeplabv3_resnet50": (2, 3, 96, 96),
     "segmentation.lraspp_mobilenet_v3_large": (2, 3, 96, 96),
     "video.r3d_18": (1, 3, 4, 64, 64),
 }
-
-#: Models of transformers that take ``input_ids`` and ``labels``, the benchmarks' first.
-LANGUAGE = """AlbertForMaskedLM AlbertForQuestionAnswering LongformerForMaskedLM BartForCausalLM BartForConditionalGeneration
-BertForMaskedLM BertForQuestionAnswering BigBirdForMaskedLM BlenderbotSmallForCausalLM
-BlenderbotSmallForConditionalGeneration CamembertForMaskedLM DebertaForMaskedLM DebertaForQuestionAnswering
-DebertaV2ForMaskedLM DebertaV2ForQuestionAnswering DistilBertForMaskedLM DistilBertForQuestionAnswering ElectraForCausalLM
-ElectraForQuestionAnswering GPT2ForSequenceClassification GPT2LMHeadModel GPTNeoForCausalLM GPTNeoForSequenceClassification
-FNetForMaskedLM LayoutLMForMaskedLM LayoutLMForSequenceClassification M2M100ForConditionalGeneration MBartForCausalLM
-MBartForConditionalGeneration MegatronBertForCausalLM MegatronBertForQuestionAnswering MobileBertForMaskedLM
-MobileBertForQuestionAnswering OPTForCausalLM PLBartForCausalLM PLBartForConditionalGeneration PegasusForCausalLM
-PegasusForConditionalGeneration RobertaForCausalLM RobertaForQuestionAnswering TrOCRForCausalLM XGLMForCausalLM
-XLNetLMHeadModel ConvBertForMaskedLM T5ForConditionalGeneration LlamaForCausalLM MistralForCausalLM MixtralForCausalLM
-Qwen2ForCausalLM Qwen3ForCausalLM GemmaForCausalLM Gemma2ForCausalLM PhiForCausalLM BloomForCausalLM GPTJForCausalLM
-GPTNeoXForCausalLM FalconForCausalLM MambaForCausalLM RwkvForCausalLM ReformerModelWithLMHead FunnelForMaskedLM
-MPNetForMaskedLM SqueezeBertForMaskedLM RoFormerForMaskedLM NystromformerForMaskedLM YosoForMaskedLM
-LEDForConditionalGeneration ModernBertForMaskedLM OlmoForCausalLM CohereForCausalLM""".split()
 
 #: What makes a configuration small, as far as it has the attribute.
 _SMALL = {
@@ -127,7 +107,7 @@ def torchvision_step(name: str) -> Step:
     model = getattr(module, rest)(
         weights=None, **({"weights_backbone": None} if space == "segmentation" else {})
     ).train()
-    images = torch.randn(TORCHVISION[name])
+    images = torch.randn(SHAPES.get(name, (2, 3, 224, 224)))
 
     def step() -> torch.Tensor:
         out = model(images)
@@ -165,10 +145,10 @@ def language_step(name: str) -> Step:
     return lambda: model(input_ids=ids, **asked).loss
 
 
-KINDS: dict[str, tuple[str, list[str], Callable[[str], Step]]] = {
-    "transformers": ("Apache-2.0", LANGUAGE, language_step),
-    "timm": ("Apache-2.0", TIMM, timm_step),
-    "torchvision": ("BSD-3-Clause", list(TORCHVISION), torchvision_step),
+MAKERS: dict[str, Callable[[str], Step]] = {
+    "transformers": language_step,
+    "timm": timm_step,
+    "torchvision": torchvision_step,
 }
 
 
@@ -208,7 +188,7 @@ def calls_of(make: Callable[[str], Step], name: str, *, fake: bool) -> Calls:
 def recorded_model(package: str, name: str) -> Calls:
     """Returns the calls of a model of a package. Models of images are large, so their values are computed only if the model
     reads some."""
-    make = KINDS[package][2]
+    make = MAKERS[package]
     torch.manual_seed(0)
     if package != "transformers":
         with suppress(Exception):
@@ -218,8 +198,8 @@ def recorded_model(package: str, name: str) -> Calls:
 
 def recorded() -> Iterator[tuple[str, Calls]]:
     """Yields each model that can be recorded, with its calls."""
-    for package, (_, names, _) in KINDS.items():
-        for name in names:
+    for package, listed in MODELS.items():
+        for name in listed.models:
             started = time.perf_counter()
             try:
                 found = recorded_model(package, name)
@@ -253,8 +233,11 @@ def main() -> None:
         "source": "one training step (forward and backward, float32, CPU) of each model, recorded by benchmarks/training_runs.py",
         "torch": str(torch.__version__).partition("+")[0],
         "packages": {
-            package: {"version": metadata.version(package).partition("+")[0], "licence": licence}
-            for package, (licence, _, _) in KINDS.items()
+            package: {
+                "version": metadata.version(package).partition("+")[0],
+                "licence": listed.licence,
+            }
+            for package, listed in MODELS.items()
         },
         "models": sorted(models),
     }

@@ -26,6 +26,7 @@ from opinfo.axes.acceptance_cache import kept_in
 from opinfo.database import DATABASE
 from opinfo.device import Device, limit_threads, open_device
 from opinfo.exceptions import exceptions
+from opinfo.layouts import covering_set
 from opinfo.plan import plan_spec
 from opinfo.reference import ReferenceCache, StrideReference, forget_dispatches
 from opinfo.samples import choose, probe
@@ -46,6 +47,7 @@ class Measurement:
         self._device: Device = open_device(self._descriptor)
         self._checks = planned_op_checks(self._contract)
         self._undeclared = undeclared_clauses(self._descriptor, self._contract)
+        self._cases, self._targets = covering_set().cases[:1], covering_set().targets[:1]
         self.judged: dict[str, set[str]] = {}
         self.reached: dict[str, list[str]] = {}
         self.cases: set[str] = set()
@@ -101,7 +103,8 @@ class Measurement:
         cache = ReferenceCache(cache_root(), torch_build(), _DEVICE, f"{op.id}-{dtype}")
         noted, strides = Noted(), StrideReference(_DEVICE, cache)
         about = (op, dtype, traits, samples, self._device, strides, recorder, known)
-        context = OpContext(*about, noted, noted.mode)
+        # An overload depends on the arguments, not on the layout: the first layout of inputs and targets is enough.
+        context = OpContext(*about, noted, noted.mode, self._cases, self._targets)
         with Watching(noted.note):
             run_checks(context, self._checks, self._budget)
         forget_dispatches()

@@ -3,12 +3,10 @@ each overload that reaches the dispatcher below autograd and autocast."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Sequence
 from functools import wraps
 from typing import Any, Final
 
-import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from conformance.checks.call_hooks import Guard
