@@ -2,8 +2,9 @@
 how often: the weights of ``conform coverage`` and of the causes in a report.
 
 ``python -m benchmarks.training_runs -o conformance/coverage/weights.json`` writes the file again. The models are those of
-``training_models.toml``, as far as the installed ``timm``, ``transformers`` and ``torchvision`` have them. Their weights are random, so nothing is downloaded. Models
-of language have two layers instead of their number of layers: the overloads are the same, the number of calls is lower.
+``training_models.toml``, as far as the installed ``timm``, ``transformers`` and ``torchvision`` have them. Their weights are
+random, so nothing is downloaded. Models of language have two layers instead of their number of layers: the overloads are the
+same, the number of calls is lower.
 
 A step is a forward and a backward pass in float32 on the CPU, without an optimizer.
 """
@@ -53,7 +54,7 @@ SHAPES: dict[str, tuple[int, ...]] = {
 }
 
 #: What makes a configuration small, as far as it has the attribute.
-_SMALL = {
+_SMALL: dict[str, Any] = {
     **dict.fromkeys(
         (
             *("num_hidden_layers", "num_layers", "n_layer", "n_layers", "num_decoder_layers"),
@@ -122,7 +123,7 @@ def language_step(name: str) -> Step:
     """Returns the forward pass of a model of transformers, with its loss."""
     cls = getattr(import_module("transformers"), name)
     given = cls.config_class()
-    small = {
+    small: dict[str, Any] = {
         key: value for key, value in _SMALL.items() if value is not None and hasattr(given, key)
     }
     if name == "ReformerModelWithLMHead":
@@ -181,7 +182,7 @@ def calls_of(make: Callable[[str], Step], name: str, *, fake: bool) -> Calls:
     with FakeTensorMode() if fake else nullcontext():
         step = make(name)
         with Functions(found[1]), Watching(lambda name: found[0].update((name,))):
-            step().backward()  # type: ignore[no-untyped-call]
+            step().backward()
     return found
 
 

@@ -62,88 +62,93 @@ def number_and_tensor(dtype: torch.dtype) -> Iterator[Call]:
 
 def shifted_by_number(dtype: torch.dtype) -> Iterator[Call]:
     for shape in ((), (5,), (3, 4), (0,)):
-        yield (torch.randint(0, 50, shape).to(dtype), 2), {}
+        yield (torch.randint(0, 50, shape, dtype=dtype), 2), {}
 
 
 def shifted_by_tensor(dtype: torch.dtype) -> Iterator[Call]:
     for shape in ((), (5,), (3, 4), (0,)):
-        yield (torch.randint(0, 50, shape).to(dtype), torch.randint(0, 5, shape).to(dtype)), {}
+        bits = torch.randint(0, 5, shape, dtype=dtype)
+        yield (torch.randint(0, 50, shape, dtype=dtype), bits), {}
 
 
-def weight_norm(dtype: torch.dtype) -> Iterator[Call]:
-    """The norm of each slice along the first or the last dimension."""
-    for shape in ((4, 3), (5, 2, 3), (2, 3, 2, 2)):
-        v = numbers(*shape, dtype=dtype)
-        for dim in (0, len(shape) - 1):
-            size = [1] * len(shape)
-            size[dim] = shape[dim]
-            yield (v, numbers(*size, dtype=dtype), dim), {}
-
-
-def weight_norm_backward(dtype: torch.dtype) -> Iterator[Call]:
-    for (v, g, dim), _ in weight_norm(dtype):
-        _, norms = torch._weight_norm_interface(v, g, dim)
-        yield (numbers(*v.shape, dtype=dtype), v, g, norms, dim), {}
-
-
-def dropout_without_chance(dtype: torch.dtype) -> Iterator[Call]:
-    """Calls whose results do not depend on random numbers: all elements are kept, or none."""
-    for shape in ((), (5,), (3, 4), (2, 3, 4), (0,)):
-        for p, train in ((0.0, True), (1.0, True), (0.3, False)):
-            yield (numbers(*shape, dtype=dtype), p, train), {}
-
-
-def in_groups(dtype: torch.dtype) -> Iterator[Call]:
-    for shape, groups in (((2, 4, 3, 3), 2), ((1, 6, 2, 2), 3), ((2, 6, 5), 2), ((1, 3, 2, 2), 1)):
-        yield (numbers(*shape, dtype=dtype), groups), {}
-
-
-def resized_with_antialias(dtype: torch.dtype) -> Iterator[Call]:
-    for size, into in (((4, 4), (2, 2)), ((5, 7), (3, 9)), ((3, 3), (3, 3))):
-        for aligned in (False, True):
-            yield (numbers(2, 3, *size, dtype=dtype), list(into), aligned, None, None), {}
-
-
-def resized_with_antialias_backward(dtype: torch.dtype) -> Iterator[Call]:
-    for size, into in (((4, 4), (2, 2)), ((5, 7), (3, 9))):
-        for aligned in (False, True):
-            grad = numbers(2, 3, *into, dtype=dtype)
-            yield (grad, list(into), [2, 3, *size], aligned, None, None), {}
-
-
-def quantized_and_back(dtype: torch.dtype) -> Iterator[Call]:
-    """Values halfway between two steps are left out: a rounding error would move them by a step."""
+def bounded_by_numbers(dtype: torch.dtype) -> Iterator[Call]:
     for shape in ((), (5,), (3, 4), (0,)):
-        yield (_between_steps(shape, 0.25, dtype), 0.25, 3, -128, 127), {}
-        yield (_between_steps(shape, 0.5, dtype), 0.5, 0, 0, 15), {}
+        yield (numbers(*shape, dtype=dtype), -1, 2), {}
+        yield (numbers(*shape, dtype=dtype), None, 0.5), {}
 
 
-def quantized_and_back_by_tensors(dtype: torch.dtype) -> Iterator[Call]:
-    for (x, scale, zero, low, high), _ in quantized_and_back(dtype):
-        about = torch.tensor([scale], dtype=dtype), torch.tensor([zero], dtype=torch.int32)
-        yield (x, *about, torch.ones(1, dtype=torch.int64), low, high), {}
+def bounded_by_number(dtype: torch.dtype) -> Iterator[Call]:
+    for shape in ((), (5,), (3, 4), (0,)):
+        yield (numbers(*shape, dtype=dtype), 0.5), {}
 
 
-def quantized_and_back_per_channel(dtype: torch.dtype) -> Iterator[Call]:
-    for shape, axis in (((3, 4), 0), ((2, 3, 4), 1), ((4, 2), 1)):
-        zero = torch.arange(shape[axis], dtype=torch.int32)
-        scale = torch.full((shape[axis],), 0.25, dtype=dtype)
-        yield (_between_steps(shape, 0.25, dtype), scale, zero, axis, -128, 127), {}
+def filled_with_tensor(dtype: torch.dtype) -> Iterator[Call]:
+    for shape in ((), (5,), (3, 4), (0,)):
+        yield (numbers(*shape, dtype=dtype), numbers(dtype=dtype)), {}
 
 
-def _between_steps(shape: tuple[int, ...], step: float, dtype: torch.dtype) -> torch.Tensor:
-    return ((torch.randint(-20, 20, shape) + torch.rand(shape) * 0.6 - 0.3) * step).to(dtype)
+def activated(dtype: torch.dtype) -> Iterator[Call]:
+    for shape in ((), (5,), (3, 4), (2, 3, 4), (0,)):
+        yield (numbers(*shape, dtype=dtype) * 2,), {}
 
 
-def learnable(dtype: torch.dtype) -> Iterator[Call]:
-    for (x, scale, zero, low, high), _ in quantized_and_back(dtype):
-        about = torch.tensor([scale], dtype=dtype), torch.tensor([zero], dtype=dtype)
-        yield (x, *about, low, high, 1.0), {}
+def number_to_power(dtype: torch.dtype) -> Iterator[Call]:
+    for shape in ((), (5,), (3, 4), (0,)):
+        yield (2.5, numbers(*shape, dtype=dtype)), {}
 
 
-def learnable_per_channel(dtype: torch.dtype) -> Iterator[Call]:
-    for (x, scale, zero, axis, low, high), _ in quantized_and_back_per_channel(dtype):
-        yield (x, scale, zero.to(dtype), axis, low, high, 1.0), {}
+def along_dimension(dtype: torch.dtype) -> Iterator[Call]:
+    for shape in ((5,), (3, 4), (2, 3, 4)):
+        for dim in (0, -1):
+            yield (numbers(*shape, dtype=dtype), dim), {}
+    yield (numbers(3, 4, dtype=dtype), 1, True), {}
+
+
+def norm_along_dimensions(dtype: torch.dtype) -> Iterator[Call]:
+    for p in (2, 1, float("inf"), 3.5):
+        yield (numbers(3, 4, dtype=dtype), p, [1]), {}
+        yield (numbers(2, 3, 4, dtype=dtype), p, [0, 2], True), {}
+
+
+def norm_in_dtype(dtype: torch.dtype) -> Iterator[Call]:
+    for (x, p, dim, *_), _ in norm_along_dimensions(dtype):
+        yield (x, p, dim, False), {"dtype": dtype}
+
+
+def with_indices(dtype: torch.dtype) -> Iterator[Call]:
+    yield (numbers(4, 3, dtype=dtype), [torch.tensor([3, 0, 0])]), {}
+    yield (numbers(4, 3, dtype=dtype), [torch.tensor([[1], [2]]), torch.tensor([0, 2])]), {}
+    yield (numbers(4, 3, dtype=dtype), [None, torch.tensor([2, 1])]), {}
+
+
+def scattered_number(dtype: torch.dtype) -> Iterator[Call]:
+    for dim, index in ((0, [[0, 2, 1]]), (1, [[1], [0], [2]])):
+        yield (numbers(3, 3, dtype=dtype), dim, torch.tensor(index), 1.5), {}
+
+
+def nonzero_places(dtype: torch.dtype) -> Iterator[Call]:
+    for size in (0, 2, 9):
+        yield (numbers(3, 3, dtype=dtype).round(),), {"size": size}
+
+
+def unique_rows(dtype: torch.dtype) -> Iterator[Call]:
+    x = torch.tensor([[1, 2], [1, 2], [3, 4], [1, 2]], dtype=dtype)
+    yield (x, 0), {}
+    yield (x, 0, True, True), {}
+    yield (x.mT.contiguous(), 1, True, True), {}
+
+
+def gradient_of_gamma(dtype: torch.dtype) -> Iterator[Call]:
+    for shape in ((), (5,), (3, 4)):
+        alpha = torch.rand(shape, dtype=dtype) * 4 + 0.5
+        yield (alpha, alpha * 0.8), {}
+
+
+def gradient_of_dirichlet(dtype: torch.dtype) -> Iterator[Call]:
+    for shape in ((5,), (3, 4)):
+        alpha = torch.rand(shape, dtype=dtype) * 4 + 0.5
+        total = alpha.sum(-1, keepdim=True).expand(shape).contiguous()
+        yield (torch.rand(shape, dtype=dtype) * 0.5 + 0.2, alpha, total), {}
 
 
 #: The calls by the overload's name in ``torch.ops.aten``.
@@ -153,15 +158,40 @@ CALLS: Final[Mapping[str, Calls]] = {
     "bucketize.Scalar": number_in_buckets,
     "searchsorted.Scalar": number_in_sequence,
     "remainder.Scalar_Tensor": number_and_tensor,
-    "_weight_norm_interface": weight_norm,
-    "_weight_norm_interface_backward": weight_norm_backward,
-    "native_dropout": dropout_without_chance,
-    "native_channel_shuffle": in_groups,
-    "_upsample_bicubic2d_aa": resized_with_antialias,
-    "_upsample_bicubic2d_aa_backward": resized_with_antialias_backward,
-    "fake_quantize_per_tensor_affine_cachemask": quantized_and_back,
-    "_fake_quantize_per_tensor_affine_cachemask_tensor_qparams": quantized_and_back_by_tensors,
-    "fake_quantize_per_channel_affine_cachemask": quantized_and_back_per_channel,
-    "_fake_quantize_learnable_per_tensor_affine": learnable,
-    "_fake_quantize_learnable_per_channel_affine": learnable_per_channel,
+    "clamp_max": bounded_by_number,
+    "clamp_max_": bounded_by_number,
+    "fill_.Tensor": filled_with_tensor,
+    "gelu_": activated,
+    "hardswish_": activated,
+    "hardtanh_": activated,
+    "norm.ScalarOpt_dim_dtype": norm_in_dtype,
+    "unique_dim_consecutive": unique_rows,
+    "_standard_gamma_grad": gradient_of_gamma,
+    "_dirichlet_grad": gradient_of_dirichlet,
+}
+
+#: The same, for overloads that take integers only.
+OF_INTEGERS: Final[Mapping[str, Calls]] = {
+    f"__{name}__.{operand}": calls
+    for operand, calls in (("Scalar", shifted_by_number), ("Tensor", shifted_by_tensor))
+    for name in ("lshift", "rshift", "ilshift", "irshift")
+}
+
+#: Overloads with targets: the calls without targets, and the overload that makes such a call.
+WITH_TARGETS: Final[Mapping[str, tuple[str, Calls]]] = {
+    "isin.Scalar_Tensor_out": ("isin.Scalar_Tensor", element_in_tensor),
+    "isin.Tensor_Scalar_out": ("isin.Tensor_Scalar", elements_equal_to_number),
+    "searchsorted.Scalar_out": ("searchsorted.Scalar", number_in_sequence),
+    "clamp.out": ("clamp", bounded_by_numbers),
+    "clamp_max.out": ("clamp_max", bounded_by_number),
+    "clamp_min.out": ("clamp_min", bounded_by_number),
+    "pow.Scalar_out": ("pow.Scalar", number_to_power),
+    "prod.int_out": ("prod.dim_int", along_dimension),
+    "median.dim_values": ("median.dim", along_dimension),
+    "nanmedian.dim_values": ("nanmedian.dim", along_dimension),
+    "norm.out": ("norm.ScalarOpt_dim", norm_along_dimensions),
+    "norm.dtype_out": ("norm.ScalarOpt_dim_dtype", norm_in_dtype),
+    "index.Tensor_out": ("index.Tensor", with_indices),
+    "scatter.value_out": ("scatter.value", scattered_number),
+    "nonzero_static.out": ("nonzero_static", nonzero_places),
 }

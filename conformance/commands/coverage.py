@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from conformance.coverage.states import Coverage, Row
 
 _SHOWN: Final = 20
+_NAMED: Final = 4
 _WHAT: Final = {
     "judged": "a verdict depends on what the kernel computes",
     "reached": "the suite calls it, and no verdict depends on what it computes",
@@ -103,7 +104,7 @@ def _head(found: Coverage) -> dict[str, object]:
 
 
 def _show(found: Coverage, rows: Sequence[Row], *, whole: bool) -> None:
-    """Prints the counts and the rows; without a filter, only the first of the overloads that are not judged."""
+    """Prints the counts, and the rows; without a filter, the overloads that are not judged by their reasons."""
     from conformance.coverage.states import State
 
     click.echo(f"device {found.device}, torch {found.torch}: overloads of aten by kernel")
@@ -112,26 +113,47 @@ def _show(found: Coverage, rows: Sequence[Row], *, whole: bool) -> None:
     judged, met = found.met
     share = judged / met if met else 0.0
     click.echo(
-        f"of {number(met, 'overload')} with a kernel that torch's public functions reach, {judged:,} are judged ({share:.1%})"
+        f"of {number(met, 'overload')} with a kernel that programs reach with strided tensors, {judged:,} are judged ({share:.1%})"
     )
     if found.torch != found.measured_with:
         click.echo(
             f"the calls were measured with torch {found.measured_with}: another version may dispatch them to other overloads"
         )
-    if not whole:
-        rows = [row for row in rows if row.state is not State.JUDGED]
+    if whole:
+        click.echo()
+        _list(rows, found.weighed)
+    else:
+        _show_reasons([row for row in rows if row.state is not State.JUDGED], found.weighed)
+
+
+def _list(rows: Sequence[Row], models: int) -> None:
+    """Prints a line for each overload."""
     if not rows:
-        click.echo("\nno overload is in these states" if whole else "\nall are judged")
-        return
-    click.echo(
-        f"\n{'not judged' if not whole else 'overloads'}, those that most models call first:"
-    )
-    shown = rows if whole else rows[:_SHOWN]
-    width = max(len(row.overload) for row in shown)
-    for row in shown:
-        click.echo(f"  {row.overload:<{width}}  {_details(row, found.weighed)}")
-    if len(rows) > len(shown):
-        click.echo(f"  and {len(rows) - len(shown):,} more: --only STATE, --ops GLOB or --json")
+        click.echo("no overload is in these states")
+    width = max((len(row.overload) for row in rows), default=0)
+    for row in rows:
+        click.echo(f"  {row.overload:<{width}}  {_details(row, models)}")
+
+
+def _show_reasons(rows: Sequence[Row], models: int) -> None:
+    """Prints the overloads that are not judged: those that a model calls, one a line, and the number of the others by their
+    reason."""
+    used = [row for row in rows if row.models]
+    if used:
+        click.echo("\nnot judged, and called by a model:")
+        _list(used[:_SHOWN], models)
+        if len(used) > _SHOWN:
+            click.echo(f"  and {len(used) - _SHOWN:,} more: --only STATE or --json")
+    groups: dict[str, list[Row]] = {}
+    for row in rows:
+        if not row.models:
+            groups.setdefault(row.reason or f"{row.state}: no reason is known", []).append(row)
+    if groups:
+        click.echo("\nnot judged, and called by no model:")
+    for reason, each in sorted(groups.items(), key=lambda group: -len(group[1])):
+        names = ", ".join(row.overload.removeprefix("aten::") for row in each[:_NAMED])
+        more = ", …" if len(each) > _NAMED else ""
+        click.echo(f"  {len(each):>5,}  {reason}\n         {names}{more}")
 
 
 def _details(row: Row, models: int) -> str:

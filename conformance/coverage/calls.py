@@ -66,11 +66,14 @@ class CallMap(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class _File(msgspec.Struct, forbid_unknown_fields=True):
-    """The map as it is written: names without ``aten::``, and one entry for the clauses of an op with the same calls."""
+    """The map as it is written: names without ``aten::``, and one entry for the clauses of an op with the same calls.
+    Overloads, and the clauses of an entry, are listed once and then referred to by their number."""
 
     torch: str
     plan: str
-    ops: dict[str, dict[str, str]]  # op, clauses, overloads
+    overloads: list[str]
+    clauses: list[str]  # several, separated by blanks
+    ops: dict[str, dict[int, str]]  # op, number of its clauses, numbers of overloads
     cases: dict[str, str]
     reached: dict[str, str]
 
@@ -90,13 +93,18 @@ def call_map() -> CallMap:
 def decoded(text: bytes) -> CallMap:
     """Returns the map in a file."""
     file = msgspec.json.decode(text, type=_File)
+
+    def named(numbers: str) -> tuple[str, ...]:
+        return tuple(f"aten::{file.overloads[int(each)]}" for each in numbers.split())
+
     judged = {
-        f"{clause}::{op}": _names(overloads)
+        f"{clause}::{op}": overloads
         for op, groups in file.ops.items()
-        for clauses, overloads in groups.items()
-        for clause in clauses.split()
+        for clauses, numbers in groups.items()
+        for overloads in [named(numbers)]
+        for clause in file.clauses[clauses].split()
     }
-    judged |= {case: _names(overloads) for case, overloads in file.cases.items()}
+    judged |= {case: named(numbers) for case, numbers in file.cases.items()}
     reached = {f"aten::{name}": tuple(cells.split()) for name, cells in file.reached.items()}
     return CallMap(file.torch, file.plan, judged, reached)
 
@@ -104,16 +112,28 @@ def decoded(text: bytes) -> CallMap:
 def encoded(calls: CallMap, cases: Collection[str]) -> bytes:
     """Returns the text of the file of a map. ``cases`` are the cells of the map that are cases. Each op, each case and each
     overload has a line of its own."""
-    ops: dict[str, dict[str, str]] = {}
+    every = sorted({name for overloads in calls.judged.values() for name in overloads})
+    number = {name: place for place, name in enumerate(every)}
+    by_op: dict[str, dict[tuple[str, ...], list[str]]] = {}
     for cell, overloads in sorted(calls.judged.items()):
         clause, _, op = cell.partition("::")
         if cell not in cases:
-            ops.setdefault(op, {})[clause] = _text(overloads)
+            by_op.setdefault(op, {}).setdefault(overloads, []).append(clause)
+    groups = sorted({" ".join(names) for each in by_op.values() for names in each.values()})
+
+    def numbers(overloads: Collection[str]) -> str:
+        return " ".join(str(number[name]) for name in overloads)
+
     file = _File(
         calls.torch,
         calls.plan,
-        {op: _grouped(clauses) for op, clauses in sorted(ops.items())},
-        {cell: _text(calls.judged[cell]) for cell in sorted(cases)},
+        [name.removeprefix("aten::") for name in every],
+        groups,
+        {
+            op: {groups.index(" ".join(names)): numbers(calls_) for calls_, names in each.items()}
+            for op, each in sorted(by_op.items())
+        },
+        {cell: numbers(calls.judged[cell]) for cell in sorted(cases)},
         {
             name.removeprefix("aten::"): " ".join(cells)
             for name, cells in sorted(calls.reached.items())
@@ -124,25 +144,12 @@ def encoded(calls: CallMap, cases: Collection[str]) -> bytes:
         value = getattr(file, field)
         if isinstance(value, str):
             parts.append(f"{_json(field)}: {_json(value)}")
+        elif isinstance(value, list):
+            parts.append(f"{_json(field)}: [\n" + ",\n".join(map(_json, value)) + "\n]")
         else:
             lines = ",\n".join(f"{_json(k)}: {_json(v)}" for k, v in value.items())
             parts.append(f"{_json(field)}: {{\n{lines}\n}}")
     return ("{\n" + ",\n".join(parts) + "\n}\n").encode()
-
-
-def _names(text: str) -> tuple[str, ...]:
-    return tuple(f"aten::{name}" for name in text.split())
-
-
-def _text(overloads: Collection[str]) -> str:
-    return " ".join(sorted(each.removeprefix("aten::") for each in overloads))
-
-
-def _grouped(clauses: Mapping[str, str]) -> dict[str, str]:
-    groups: dict[str, list[str]] = {}
-    for clause, overloads in clauses.items():
-        groups.setdefault(overloads, []).append(clause)
-    return {" ".join(names): overloads for overloads, names in groups.items()}
 
 
 def _json(value: object) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from typing import Final
 
 import torch
@@ -62,7 +62,23 @@ class Measurement:
             if cell.clause not in self._undeclared
             and (cell.clause in judging if cell.dtype else suite_of(cell.clause) not in _LEFT_OUT)
         ]
-        return [item for item in items_of(cells) if not item.is_case or _is_plain(item)]
+        items = [item for item in items_of(cells) if not item.is_case or _is_plain(item)]
+        return [*items, *self._of_other_dtypes({item.unit for item in items})]
+
+    def _of_other_dtypes(self, planned: Collection[str]) -> Iterator[Item]:
+        """Yields an item for each op that has no float32, such as those of integers: only larger plans have them."""
+        checks = [check for check in self._checks if check.clause in judged_by().clauses]
+        for op in DATABASE.subjects().values():
+            dtype = next((each for each in ("int64", "complex64", "bool") if each in op.dtypes), "")
+            if op.id in planned or "float32" in op.dtypes or not dtype:
+                continue
+            samples = choose(DATABASE.samples(op, dtype), self._spec.samples)
+            traits = probe(op, dtype, samples, exceptions())
+            applying = [
+                check.clause for check in checks if traits.returns and check.applies(traits)
+            ]
+            if applying:
+                yield Item(op.id, dtype, applying)
 
     def measure(self, item: Item) -> None:
         """Runs an item and adds its calls."""

@@ -88,7 +88,7 @@ class Watching(TorchDispatchMode):
     """A dispatch mode that passes the name of each overload of aten to a function."""
 
     def __init__(self, note: Callable[[str], None]) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._note = note
         self._names: dict[Any, str] = {}
 

@@ -15,8 +15,8 @@ REASONS_FILE: Final = Path(__file__).with_name("reasons.toml")
 class Reason(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Overloads that the suite does not judge, and the reason.
 
-    ``users`` is True if a program can call them through torch's public functions; False if only the dispatcher's own
-    interface (``torch.ops``, C++) reaches them.
+    ``users`` is True if a program reaches them with strided tensors through torch's public functions; False if only the
+    dispatcher's own interface (``torch.ops``, C++) does, or only tensors of another kind.
     """
 
     why: str

@@ -9,8 +9,9 @@ from fnmatch import fnmatchcase
 from typing import Final
 
 import msgspec
+from msgspec.structs import replace
 
-from conformance.coverage.calls import CallMap
+from conformance.coverage.calls import MOST_REACHING, CallMap
 from conformance.coverage.kernels import is_shared
 from conformance.coverage.reasons import reason_for
 from conformance.coverage.weights import Weights
@@ -19,6 +20,9 @@ from reports.model import Run
 
 #: Outcomes for which a result of the call was compared.
 _COMPARED: Final = frozenset({Outcome.PASS, Outcome.FAIL})
+
+
+_NOT_IN_RUN: Final = "no cell of the run judged it"
 
 
 class State(str, Enum):
@@ -38,7 +42,7 @@ class Row(msgspec.Struct, frozen=True):
 
     ``judged_by`` are the cells without dtype whose verdict depends on what the overload computes; ``reached_by`` some cells
     that call it without such a verdict. ``models`` and ``calls`` are its weight. ``reason`` says why the suite does not judge
-    it, and ``users`` is False if no public function of torch reaches the overload.
+    it, and ``users`` is False if no public function of torch reaches the overload with strided tensors.
     """
 
     overload: str
@@ -89,20 +93,18 @@ def rows_of(
 
     def row(name: str) -> Row:
         weight, why = weights.of_overload(name), reason_for(name)
-        about = {"models": weight.models, "calls": weight.calls}
         by, reached = tuple(judging.get(name, ())), calls.reached.get(name, ())
+        plain = Row(name, State.JUDGED, by, models=weight.models, calls=weight.calls)
         if name not in own:
-            return Row(name, State.MISSING, reason=_missing(name), **about)
+            return replace(plain, state=State.MISSING, judged_by=(), reason=_missing(name))
         if by:
-            return Row(name, State.JUDGED, by, **about)
+            return plain
         if name in everywhere:
-            few = tuple(everywhere[name][:3])
-            text = "the run has no verdict of a cell that judges it"
-            return Row(name, State.NEVER_CALLED, (), few, reason=text, **about)
+            few = tuple(everywhere[name][:MOST_REACHING])
+            return replace(plain, state=State.NEVER_CALLED, reached_by=few, reason=_NOT_IN_RUN)
         state = State.REACHED if reached else State.NEVER_CALLED
-        text = why.why if why is not None else ""
-        users = why is None or why.users
-        return Row(name, state, (), reached, reason=text, users=users, **about)
+        text, users = (why.why, why.users) if why is not None else ("", True)
+        return replace(plain, state=state, reached_by=reached, reason=text, users=users)
 
     rows = map(row, {*own, *on_cpu})
     return tuple(sorted(rows, key=lambda each: (-each.models, -each.calls, each.overload)))

@@ -28,8 +28,8 @@ from reports.run import times_of
 
 #: The folder of results, in the current folder.
 _RESULTS: Final = Path("conform-results")
-#: The file with the ops that torch's database lacks.
-_OWN_CALLS: Final = Path(__file__).parents[2] / "opinfo" / "overload_calls.py"
+#: The files with the ops that torch's database lacks.
+_OWN_CALLS: Final = sorted((Path(__file__).parents[2] / "opinfo").glob("overload*.py"))
 
 
 def check(request: Request) -> Descriptor | None:
@@ -153,5 +153,5 @@ def keep_ops(names: Iterable[str]) -> None:
 def _kept_ops() -> Path:
     """Returns the path of the file with the names of the ops. Raises PackageNotFoundError if torch is not an installed
     distribution."""
-    own = hashlib.blake2b(_OWN_CALLS.read_bytes(), digest_size=4).hexdigest()
-    return cache_root() / "ops" / f"torch-{metadata.version('torch')}-{own}.json"
+    own = hashlib.blake2b(b"".join(each.read_bytes() for each in _OWN_CALLS), digest_size=4)
+    return cache_root() / "ops" / f"torch-{metadata.version('torch')}-{own.hexdigest()}.json"
