@@ -179,7 +179,6 @@ OF_INTEGERS: Final[Mapping[str, Calls]] = {
 
 #: Overloads with targets: the calls without targets, and the overload that makes such a call.
 WITH_TARGETS: Final[Mapping[str, tuple[str, Calls]]] = {
-    "isin.Scalar_Tensor_out": ("isin.Scalar_Tensor", element_in_tensor),
     "isin.Tensor_Scalar_out": ("isin.Tensor_Scalar", elements_equal_to_number),
     "searchsorted.Scalar_out": ("searchsorted.Scalar", number_in_sequence),
     "clamp.out": ("clamp", bounded_by_numbers),

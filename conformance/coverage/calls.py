@@ -56,9 +56,14 @@ class CallMap(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     reached: Mapping[str, tuple[str, ...]]
 
     def judging(self, cells: Collection[str] | None = None) -> dict[str, list[str]]:
-        """Returns for each judged overload the cells that judge it, of those in ``cells`` if that is given."""
+        """Returns for each judged overload the cells that judge it, of those in ``cells`` if that is given: first those of
+        the op's own clauses, in the order of ``judged_by.toml``."""
         found: dict[str, list[str]] = {}
-        for cell, overloads in self.judged.items():
+        order = {clause: place for place, clause in enumerate(judged_by().clauses)}
+        ranked = sorted(
+            self.judged, key=lambda cell: order.get(cell.partition("::")[0], len(order))
+        )
+        for cell, overloads in ((cell, self.judged[cell]) for cell in ranked):
             if cells is None or cell in cells:
                 for overload in overloads:
                     found.setdefault(overload, []).append(cell)
