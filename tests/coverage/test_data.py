@@ -6,6 +6,7 @@ from fnmatch import fnmatchcase
 from random import Random
 
 import pytest
+import torch
 
 from conformance.contract import load
 from conformance.coverage.calls import CALLS_FILE, call_map, decoded, encoded, judged_by
@@ -16,6 +17,11 @@ from conformance.coverage.states import Coverage, State, rows_of
 from conformance.coverage.weights import weights
 from opinfo.overload_calls import CALLS, OF_INTEGERS, WITH_TARGETS
 from opinfo.overload_calls_nn import NETWORK_CALLS
+
+pytestmark = pytest.mark.skipif(
+    not str(torch.__version__).startswith(call_map().torch),
+    reason=f"the map was measured with torch {call_map().torch}, and other versions have other overloads",
+)
 
 #: Ops of which each calls something else: one overload, a composite, a backward overload, out=, integers, a random one.
 FRESH = (
