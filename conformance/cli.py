@@ -20,6 +20,7 @@ import click
 
 from conformance.checks.scratch import keep_tools_in
 from conformance.commands.contract import contract, freeze_levels
+from conformance.commands.coverage import coverage
 from conformance.commands.devices import devices, init
 from conformance.commands.examples import minimise, pin
 from conformance.commands.kernels import kernels
@@ -174,7 +175,7 @@ def _kept_in_the_cache(arguments: Iterable[str]) -> Iterator[str]:
 
 
 for command in (
-    *(contract, crcr, dashboard, devices, diff, freeze_levels, gate, init, kernels),
+    *(contract, coverage, crcr, dashboard, devices, diff, freeze_levels, gate, init, kernels),
     *(locate, manifest, merge, minimise, pin, precision, record, results),
 ):
     conform.add_command(command)

@@ -143,6 +143,16 @@ class Seen(NamedTuple):
         return f"{self.reference} on {self.backend}"
 
 
+class Use(NamedTuple):
+    """How many of the public models whose training steps were recorded call an op."""
+
+    models: int
+    of: int
+
+    def __str__(self) -> str:
+        return f"{self.models:,} of {self.of:,} models"
+
+
 def list_bugs(seen: Sequence[Seen]) -> str:
     """Returns a line with the first three of the given bugs, and the number of further bugs."""
     more = f" and {len(seen) - 3} more" if len(seen) > 3 else ""
@@ -166,7 +176,8 @@ class CellFacts(msgspec.Struct, frozen=True, kw_only=True):
     or could not be checked, or a remark. ``raises`` is the type of the exception that decided the outcome; ``said`` is
     the message of that exception as the device wrote it, and is set only if the cell has no failure. ``blocked_by`` is
     the clause that must pass before a blocked cell can be checked. ``repro`` is a path in the results folder. ``seen``
-    are publicly known bugs of other devices that this cell shows too. ``seconds`` is wall time.
+    are publicly known bugs of other devices that this cell shows too. ``called_by`` says how many public models call the
+    op of a cell that did not pass, or is None. ``seconds`` is wall time.
     """
 
     checks: int = 0
@@ -186,6 +197,7 @@ class CellFacts(msgspec.Struct, frozen=True, kw_only=True):
     blocked_by: str = ""
     repro: str | None = None
     seen: tuple[Seen, ...] = ()
+    called_by: Use | None = None
     seconds: float = 0.0
     worker: str = ""
 

@@ -131,6 +131,6 @@ def op_family(op: str, kind: str = "") -> str:
     space, _, rest = op.partition(".")
     if space in _OP_FAMILIES.namespaces and rest:
         return space
-    name = op.removeprefix("nn.functional.").partition(".")[0]
+    name = op.removeprefix("nn.functional.").removeprefix("aten.").partition(".")[0]
     found = (family for word, family in _OP_FAMILIES.words.items() if word in name)
     return next(found, re.sub(r"_copy$|_?\d+d?$", "", name) or name)

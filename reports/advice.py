@@ -181,6 +181,12 @@ def _not_declared(cause: Cause, clauses: Mapping[str, Clause], quote: Quote) -> 
     return f"if the device has no {' and '.join(names)}, remove {listed} from capabilities in descriptor.py"
 
 
+def use_of(cause: Cause, quote: Quote = str) -> str:
+    """Returns how many public models call the most used op of a cause; an empty text if no model calls any."""
+    used = cause.most_used
+    return "" if used is None else f"{quote(used.key.unit)} is called by {used.called_by}"
+
+
 def sentences(causes: Iterable[Cause]) -> dict[CellKey, str]:
     """Returns for each cell a sentence that describes the cause of its failure, on one line."""
     lines = ((one_line(sentence(cause)), cause) for cause in causes)

@@ -102,6 +102,12 @@ class Cause:
         cell has a minimised example, it is the first cell with a repro script or, if there is none, the first cell."""
         return min(self.results, key=self._telling)
 
+    @property
+    def most_used(self) -> CellResult | None:
+        """The cell whose op most public models call; None if no model calls the op of a cell."""
+        used = [each for each in self.results if each.called_by is not None]
+        return max(used, key=lambda each: each.called_by or (0, 0), default=None)
+
     def _telling(self, result: CellResult) -> tuple[bool, int, int, int, int]:
         follows = result.outcome is Outcome.BLOCKED or (
             self.key.rule == "case" and result.key.clause != self.key.about[0]

@@ -11,7 +11,7 @@ from typing import Final
 import msgspec
 
 from devices.cell import Outcome, Verdict
-from reports.advice import sentence, todo
+from reports.advice import sentence, todo, use_of
 from reports.causes import Cause, causes_of
 from reports.gate import GateResult, number
 from reports.junit import clean, one_line
@@ -48,6 +48,7 @@ class _CauseDocument(msgspec.Struct):
     checks: int
     wholly: int
     clauses: list[str]
+    used: str
     example: _CauseExample
     cells: list[str]
 
@@ -59,7 +60,7 @@ class FailuresDocument(msgspec.Struct):
     ``regressions`` and ``improvements`` are the numbers of unexpected results that the gate counts, ``not_gating`` is
     the number of unexpected results of provisional clauses, and ``cells`` is the number of all unexpected results.
     ``count`` is the number of cells of a cause; ``wholly`` is the number of those that fail for no other reason.
-    ``todo`` may be empty.
+    ``used`` says how many public models call the cause's most used op. ``todo`` and ``used`` may be empty.
     """
 
     format: int
@@ -104,6 +105,7 @@ def _cause_document(run: Run, cause: Cause) -> _CauseDocument:
         checks=cause.checks,
         wholly=len(cause.results) - len(cause.partly),
         clauses=_clauses(cause),
+        used=one_line(use_of(cause)),
         example=_CauseExample(
             str(shown.key),
             shown.outcome,
@@ -153,6 +155,8 @@ def _section(place: int, cause: Cause, run: Run) -> list[str]:
         lines.append(f"- to do: {advice}")
     if shown.seen:
         lines.append(f"- seen before: {', '.join(code(str(bug)) for bug in shown.seen)}")
+    if use := use_of(cause, code):
+        lines.append(f"- {use}")
     lines.append(f"- example: {code(str(shown.key))}")
     if shown.repro is not None:
         lines.append(f"- to reproduce the failure, in this folder: {code(f'python {shown.repro}')}")

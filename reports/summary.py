@@ -10,7 +10,7 @@ from pathlib import Path
 
 from devices.cell import Outcome, Verdict, list_bugs
 from devices.files import explained
-from reports.advice import sentence, todo
+from reports.advice import sentence, todo, use_of
 from reports.causes import Cause
 from reports.failures import MARKDOWN_FILE, causes_in, headline_of, label
 from reports.gate import (
@@ -231,6 +231,8 @@ def _cause_lines(run: Run, cause: Cause, style: Style, detail: int = 0) -> list[
         lines.append(_cut(f"    {shown.key}: {shown.outcome}: {one_line(headline(shown))}"))
         if shown.seen:
             lines.append(_cut(f"    seen before: {one_line(list_bugs(shown.seen))}"))
+        if use := use_of(cause):
+            lines.append(_cut(f"    {one_line(use)}"))
     if detail > 0 and shown.example is not None:
         lines += [
             " " * (4 + len(line) - len(line.lstrip(" "))) + one_line(line)  # keeps its indentation

@@ -24,6 +24,7 @@ ROOMS = (
     "run",
     "onboarding",
     "search",
+    "coverage",
     "plan",
     "recordings",
     "suites",

@@ -13,12 +13,13 @@ from conformance.checks.cases.cases import OpCheck
 from conformance.checks.cells import Recorder
 from conformance.checks.ops.context import OpContext, run_checks
 from devices import registry
-from opinfo.catalog import Op, catalogue
+from opinfo.database import DATABASE
 from opinfo.device import Device
 from opinfo.exceptions import exceptions
 from opinfo.guarded import identity
 from opinfo.reference import StrideReference
 from opinfo.samples import Sample, probe
+from opinfo.subject import Subject
 from tests.planting.calls import Effect
 from tests.planting.places import Here, in_front_of
 
@@ -40,7 +41,7 @@ class Moved:
         return tensor.layout == torch.strided and tensor.untyped_storage()._cdata in self._moved
 
 
-def faulty(op: Op, effect: Effect, here: Here | None) -> Op:
+def faulty(op: Subject, effect: Effect, here: Here | None) -> Subject:
     """An entry of the database whose function and in-place variant have a fault. Its reference stays as it is, and it
     still counts as a function that runs on the CPU too: the checks that compare it with itself there are made."""
     made = copy.copy(op)
@@ -63,7 +64,7 @@ def run_faulty(
 ) -> Recorder:
     """The cells of an op with a fault: those of the checks that apply to it. The fault affects calls with tensors that
     were moved to the device, or all calls."""
-    op, known, checks, moved = catalogue()[op_id], exceptions(), tuple(checks), Moved()
+    op, known, checks, moved = DATABASE.subjects()[op_id], exceptions(), tuple(checks), Moved()
     traits = probe(op, dtype, [s for s in samples if not s.axis], known)
     planned = [
         check.clause

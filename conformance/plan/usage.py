@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable
 from difflib import get_close_matches
 from importlib import metadata
@@ -27,6 +28,8 @@ from reports.run import times_of
 
 #: The folder of results, in the current folder.
 _RESULTS: Final = Path("conform-results")
+#: The files with the ops that torch's database lacks.
+_OWN_CALLS: Final = sorted((Path(__file__).parents[2] / "opinfo").glob("overload*.py"))
 
 
 def check(request: Request) -> Descriptor | None:
@@ -150,4 +153,5 @@ def keep_ops(names: Iterable[str]) -> None:
 def _kept_ops() -> Path:
     """Returns the path of the file with the names of the ops. Raises PackageNotFoundError if torch is not an installed
     distribution."""
-    return cache_root() / "ops" / f"torch-{metadata.version('torch')}.json"
+    own = hashlib.blake2b(b"".join(each.read_bytes() for each in _OWN_CALLS), digest_size=4)
+    return cache_root() / "ops" / f"torch-{metadata.version('torch')}-{own.hexdigest()}.json"

@@ -28,6 +28,7 @@ from conformance.checks.scratch import delete_scratch
 from conformance.contract import Contract, load
 from conformance.contract.bugs import bugs
 from conformance.contract.levels import stated
+from conformance.coverage.weights import use_of
 from conformance.onboarding.questions import Question, ask
 from conformance.plan import planner, selection, usage
 from conformance.plan.options import Request
@@ -69,7 +70,7 @@ from reports import model
 from reports.failures import write_failures
 from reports.folder import RECORD_FILE
 from reports.gate import GateResult, gate, number
-from reports.model import CellResult, PlanDocument, Provenance
+from reports.model import CellResult, PlanDocument, Provenance, by_declaration
 from reports.run import write_run
 
 _RED: Final = frozenset(Outcome) - {Outcome.PASS, Outcome.NOT_RUN}
@@ -321,7 +322,7 @@ class Session:
             results = with_repros(results, self._unfinished(results), self.bench, self.folder)
         except KeyboardInterrupt:
             say("interrupted: the results are written, but some repro scripts are missing")
-        return {cell: _with_bugs(result) for cell, result in results.items()}
+        return {cell: _with_context(result) for cell, result in results.items()}
 
     def _plan_document(self, wanted: Iterable[CellKey]) -> PlanDocument:
         """Returns the plan as it is stored in the results, so that reports can be made without torch and without the
@@ -472,12 +473,15 @@ class Session:
         return text if self.asked else ""
 
 
-def _with_bugs(result: CellResult) -> CellResult:
-    """Returns the result. If the result is a failure, crash or hang, the function adds the known public bugs that made
-    the same cell fail on other devices."""
-    if result.outcome not in (Outcome.FAIL, Outcome.CRASH, Outcome.HANG):
+def _with_context(result: CellResult) -> CellResult:
+    """Returns the result. If the cell did not pass, the function adds how many public models call its op; for a failure,
+    crash or hang also the known public bugs that made the same cell fail on other devices."""
+    if result.outcome is Outcome.PASS or by_declaration(result):
         return result
-    return msgspec.structs.replace(result, seen=bugs().seen_in(result.key, result.layouts))
+    seen = result.seen
+    if result.outcome in (Outcome.FAIL, Outcome.CRASH, Outcome.HANG):
+        seen = bugs().seen_in(result.key, result.layouts)
+    return msgspec.structs.replace(result, seen=seen, called_by=use_of(result.key))
 
 
 class Known(NamedTuple):

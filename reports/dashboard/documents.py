@@ -91,6 +91,7 @@ class Cause(msgspec.Struct, frozen=True):
     outcome: str = "fail"
     positions: list[int] = []
     gating: bool = True  # false for cells of provisional clauses
+    used: str = ""  # how many public models call the most used op; empty if none does
 
 
 class RunDocument(msgspec.Struct, frozen=True):

@@ -14,11 +14,11 @@ from typing import NamedTuple, TypeVar
 
 import msgspec
 
-from devices.cell import CellKey, Verdict
+from devices.cell import CellKey, Use, Verdict
 from devices.errors import ConformError
 from devices.manifest import Block, Manifest, ManifestError
 from devices.verdicts import Matcher, conflict_text
-from reports.advice import sentence, todo
+from reports.advice import sentence, todo, use_of
 from reports.causes import Cause, causes_of, unexpected
 from reports.dashboard import axes, documents
 from reports.dashboard.axes import Axis
@@ -344,6 +344,7 @@ def _published_cause(
         outcome=cause.example.outcome.value,
         positions=[places[result.key] for result in cause.results],
         gating=cause.gates,
+        used=clean(use_of(cause)),
     )
 
 
@@ -496,7 +497,7 @@ def _more(result: CellResult) -> dict[str, str]:
     found: dict[str, str] = {}
     for name in _OTHERS:
         if value := getattr(result, name):
-            plain = msgspec.to_builtins(value)
+            plain = str(value) if isinstance(value, Use) else msgspec.to_builtins(value)
             found[name] = _cut(plain if isinstance(plain, str) else json.dumps(plain, indent=2))
     return found
 

@@ -15,7 +15,7 @@ from conformance.plan.usage import known_layouts
 from conformance.suites.layout import SUITE
 from devices import registry
 from devices.cell import Outcome, Verdict
-from opinfo.catalog import catalogue
+from opinfo.database import DATABASE
 from opinfo.layouts import covering_set
 from opinfo.plan import plan_spec
 from reports.model import by_declaration
@@ -70,7 +70,7 @@ def test_every_op_that_has_float32_is_planned_or_left_out_with_a_reason(
 ) -> None:
     planned = {key.unit for key in whole_run.cells if key.dtype == "float32"}
     left_out = {op for e in plan["exclusions"] if e["reason"].strip() for op in e["ops"]}
-    ops = {op.id for op in catalogue().values() if "float32" in op.dtypes}
+    ops = {op.id for op in DATABASE.subjects().values() if "float32" in op.dtypes}
     assert ops - planned - left_out == set()
     assert planned <= ops
 

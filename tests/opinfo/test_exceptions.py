@@ -10,9 +10,10 @@ import pytest
 
 from conformance import contract
 from conformance.suites import planned_op_checks
-from opinfo.catalog import catalogue
+from opinfo.database import DATABASE
 from opinfo.exceptions import Exceptions, ExceptionsError, Exclusion, exceptions, names
 from opinfo.samples import Traits, choose, draw, probe
+from opinfo.torch_private import all_overloads
 
 OP_CHECKS = planned_op_checks(contract.load())
 CHECKOUT = Path(__file__).resolve().parents[2]
@@ -44,7 +45,7 @@ def applying() -> set[tuple[str, str, str]]:
     named = {dtype for exclusion in exceptions().exclusions for dtype in exclusion.dtypes}
 
     def traits() -> Iterator[Traits]:
-        for op in catalogue().values():
+        for op in DATABASE.subjects().values():
             # Of some ops the database lists dtypes of accelerators alone, though the CPU computes them.
             for dtype in sorted({*DTYPES, *named} & (op.dtypes or op.dtypes_anywhere)):
                 yield probe(op, dtype, choose(draw(op, dtype), 4), exceptions())
@@ -56,8 +57,10 @@ def clauses_of(traits: Traits) -> Iterator[str]:
     yield from (check.clause for check in OP_CHECKS if check.applies(traits))
 
 
-def test_every_pattern_names_an_op_of_the_database() -> None:
-    ops, entries = catalogue(), (*exceptions().families, *exceptions().exclusions)
+def test_every_pattern_names_an_op_of_the_database_or_of_aten() -> None:
+    """A recorded call is known by the name of its aten op."""
+    ops = {*DATABASE.subjects(), *(f"aten.{packet[6:]}" for packet in all_overloads())}
+    entries = (*exceptions().families, *exceptions().exclusions)
     unused = [p for e in entries for p in e.ops if not any(names(p, op) for op in ops)]
     assert unused == []
 

@@ -14,7 +14,7 @@ import msgspec
 import pytest
 
 from conformance.contract import load
-from devices.cell import CellKey, Outcome, Seen, Verdict
+from devices.cell import CellKey, Outcome, Seen, Use, Verdict
 from devices.failure import Failure, Kind
 from reports.advice import sentence, todo
 from reports.causes import ADVICE, Cause, causes, place_of
@@ -427,6 +427,24 @@ def test_a_cell_says_where_it_was_seen_before(tmp_path: Path) -> None:
     data = json.loads((tmp_path / "failures.json").read_text())
     assert data["causes"][0]["example"]["seen"] == [str(bug) for bug in seen]
     assert load_run(tmp_path).results[cell("sin")].seen == seen
+
+
+def test_a_cause_says_how_many_models_call_its_most_used_op(tmp_path: Path) -> None:
+    rare, common = Use(3, 150), Use(41, 150)
+    made = run_of(
+        tmp_path, wrong(cell("sin"), called_by=rare), wrong(cell("cos"), called_by=common)
+    )
+    assert "    cos is called by 41 of 150 models" in summarise(gate(made)).splitlines()
+    write_failures(gate(made))
+    assert "- `cos` is called by 41 of 150 models\n" in (tmp_path / "failures.md").read_text()
+    data = json.loads((tmp_path / "failures.json").read_text())
+    assert data["causes"][0]["used"] == "cos is called by 41 of 150 models"
+    assert load_run(tmp_path).results[cell("sin")].called_by == rare
+
+
+def test_a_cause_whose_ops_no_model_calls_says_nothing_about_models(tmp_path: Path) -> None:
+    made = run_of(tmp_path, wrong(cell("sin")), wrong(cell("cos")))
+    assert "models" not in summarise(gate(made)) + markdown_of(gate(made), causes_in(gate(made)))
 
 
 def test_more_is_shown_where_it_is_asked_for(tmp_path: Path) -> None:

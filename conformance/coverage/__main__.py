@@ -1,0 +1,32 @@
+"""Writes ``calls.json``, the map from the suite's calls to overloads of aten: ``python -m conformance.coverage``. It takes some
+ten minutes of one core."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from pathlib import Path
+
+from conformance.checks.scratch import delete_scratch, keep_scratch_in
+from conformance.coverage.calls import CALLS_FILE, encoded
+from conformance.coverage.measure import measured
+from devices.files import write_whole
+
+
+def main() -> None:
+    """Measures the whole plan and writes the file."""
+    here = Path.cwd()
+    with tempfile.TemporaryDirectory() as folder:
+        keep_scratch_in(Path(folder))
+        os.chdir(folder)  # cases may write files
+        try:
+            found = measured(say=lambda line: print(line, file=sys.stderr, flush=True))
+        finally:
+            os.chdir(here)
+            delete_scratch(Path(folder))
+    write_whole(CALLS_FILE, encoded(found.result(), found.cases))
+
+
+if __name__ == "__main__":
+    main()

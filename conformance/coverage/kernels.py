@@ -1,0 +1,36 @@
+"""The overloads of aten for which a device has kernels of its own."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from opinfo.torch_private import all_overloads, has_kernel, key_of
+
+#: Kernels under these keys serve a device that has none of its own.
+_SHARED: Final = (
+    "CompositeExplicitAutograd",
+    "CompositeExplicitAutogradNonFunctional",
+    "CompositeImplicitAutograd",
+)
+
+
+def overloads_of_aten() -> tuple[str, ...]:
+    """Returns the names of all overloads of aten, such as ``aten::add.Tensor``."""
+    return tuple(
+        name
+        for packet, names in all_overloads().items()
+        if packet.startswith("aten::")
+        for name in names
+    )
+
+
+def own_kernels(torch_type: str) -> frozenset[str]:
+    """Returns the overloads that have a kernel registered for a type of device. The module of the device must have been
+    imported."""
+    key = key_of(torch_type)
+    return frozenset(name for name in overloads_of_aten() if has_kernel(name, key))
+
+
+def is_shared(name: str) -> bool:
+    """Returns True if torch has a kernel of an overload that is made of other ops and serves every device."""
+    return any(has_kernel(name, key) for key in _SHARED)

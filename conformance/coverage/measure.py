@@ -1,0 +1,173 @@
+"""Measures the map from the suite's calls to overloads of aten on the CPU: ``python -m conformance.coverage`` writes it."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Collection, Iterator
+from typing import Final
+
+import torch
+
+from conformance.checks.cases.cases import BehaviourCase, OpCheck
+from conformance.checks.cases.processes import DeviceLocator
+from conformance.checks.cases.run_case import run_case
+from conformance.checks.cells import Recorder
+from conformance.checks.ops.context import OpContext, run_checks
+from conformance.contract import load
+from conformance.coverage.calls import MOST_REACHING, CallMap, judged_by
+from conformance.coverage.measuring import Noted, Watching
+from conformance.plan.planner import make_plan, torch_build, undeclared_clauses
+from conformance.plan.selection import Item, items_of
+from conformance.suites import find_case, planned_op_checks, suite_of
+from devices import registry
+from devices.files import cache_root
+from opinfo.axes import samples_of
+from opinfo.axes.acceptance_cache import kept_in
+from opinfo.database import DATABASE
+from opinfo.device import Device, limit_threads, open_device
+from opinfo.exceptions import exceptions
+from opinfo.layouts import covering_set
+from opinfo.plan import plan_spec
+from opinfo.reference import ReferenceCache, StrideReference, forget_dispatches
+from opinfo.samples import choose, probe
+
+PLAN: Final = "quick"
+_DEVICE: Final = "cpu"
+#: Suites whose cases compile programs, start processes or fill memory. What they call, others call too.
+_LEFT_OUT: Final = frozenset({"compile", "distributed", "profiler", "size"})
+
+
+class Measurement:
+    """The calls of the items that were measured so far."""
+
+    def __init__(self) -> None:
+        limit_threads()
+        self._contract, self._spec = load(), plan_spec(PLAN)
+        self._descriptor = registry.get(_DEVICE)
+        self._device: Device = open_device(self._descriptor)
+        self._checks = planned_op_checks(self._contract)
+        self._undeclared = undeclared_clauses(self._descriptor, self._contract)
+        self._cases, self._targets = covering_set().cases[:1], covering_set().targets[:1]
+        self.judged: dict[str, set[str]] = {}
+        self.reached: dict[str, list[str]] = {}
+        self.cases: set[str] = set()
+
+    def items(self) -> list[Item]:
+        """Returns the items of the plan: of ops the clauses that judge values, and the cases that run in this process."""
+        plan = make_plan(self._spec, self._descriptor, self._contract, cache_root())
+        judging = judged_by().clauses
+        cells = [
+            cell
+            for cell in plan.cells
+            if cell.clause not in self._undeclared
+            and (cell.clause in judging if cell.dtype else suite_of(cell.clause) not in _LEFT_OUT)
+        ]
+        items = [item for item in items_of(cells) if not item.is_case or _is_plain(item)]
+        return [*items, *self._of_other_dtypes({item.unit for item in items})]
+
+    def _of_other_dtypes(self, planned: Collection[str]) -> Iterator[Item]:
+        """Yields an item for each op that has no float32, such as those of integers: only larger plans have them."""
+        checks = [check for check in self._checks if check.clause in judged_by().clauses]
+        for op in DATABASE.subjects().values():
+            dtype = next((each for each in ("int64", "complex64", "bool") if each in op.dtypes), "")
+            if op.id in planned or "float32" in op.dtypes or not dtype:
+                continue
+            samples = choose(DATABASE.samples(op, dtype), self._spec.samples)
+            traits = probe(op, dtype, samples, exceptions())
+            applying = [
+                check.clause for check in checks if traits.returns and check.applies(traits)
+            ]
+            if applying:
+                yield Item(op.id, dtype, applying)
+
+    def measure(self, item: Item) -> None:
+        """Runs an item and adds its calls."""
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            if item.is_case:
+                for cell in item.cells:
+                    if (case := find_case(cell)) is not None:
+                        self._measure_case(case)
+            else:
+                self._measure_op(item)
+
+    def _measure_case(self, case: BehaviourCase) -> None:
+        cell, seen = case.cell, set[str]()
+        recorder = Recorder(cell.unit, cell.dtype, (case.clause,), {}, variant=cell.variant)
+        with Watching(seen.add):
+            run_case(case, recorder.cells[case.clause], self._device, DeviceLocator(_DEVICE, ""))
+        name, taken = f"{case.clause}::{cell.unit}", set[str]()
+        for overload in seen:
+            if judged_by().takes(case.clause, overload):
+                taken.add(overload)
+            else:
+                self._reach(overload, name)
+        if taken:
+            self.cases.add(name)
+            self.judged.setdefault(name, set()).update(taken)
+
+    def _measure_op(self, item: Item) -> None:
+        op, dtype, spec = DATABASE.subjects()[item.unit], item.dtype, self._spec
+        drawn = DATABASE.samples(op, dtype)
+        samples = choose(drawn, spec.samples)
+        traits, known = probe(op, dtype, samples, exceptions()), exceptions()
+        recorder = Recorder(op.id, dtype, item.clauses, {}, variant=item.variant)
+        if any(check.axes and recorder.get(check.clause) for check in self._checks):
+            declared = frozenset(self._descriptor.dtypes)
+            decisions = kept_in(cache_root(), op.id, dtype)
+            samples = samples_of(op, dtype, spec.samples, declared, drawn, decisions)
+        cache = ReferenceCache(cache_root(), torch_build(), _DEVICE, f"{op.id}-{dtype}")
+        noted, strides = Noted(), StrideReference(_DEVICE, cache)
+        about = (op, dtype, traits, samples, self._device, strides, recorder, known)
+        # An overload depends on the arguments, not on the layout: the first layout of inputs and targets is enough.
+        context = OpContext(*about, noted, noted.mode, self._cases, self._targets)
+        with Watching(noted.note):
+            run_checks(context, self._checks, self._budget)
+        forget_dispatches()
+        # Of a result whose values are free, the judges compare only the shape and the dtype.
+        compared = () if "values.free" in traits.families else judged_by().clauses
+        for clause, overloads in noted.judged.items():
+            name = f"{clause}::{op.id}"
+            if clause in compared and overloads:
+                self.judged.setdefault(name, set()).update(overloads)
+            else:
+                noted.reached.update(overloads)
+        for overload in noted.reached:
+            self._reach(overload, f"{item.clauses[0]}::{op.id}")
+
+    def _budget(self, check: OpCheck) -> int | None:
+        return check.most_samples(more=self._spec.more_cases, whole=self._spec.whole)
+
+    def _reach(self, overload: str, cell: str) -> None:
+        cells = self.reached.setdefault(overload, [])
+        if len(cells) < MOST_REACHING and cell not in cells:
+            cells.append(cell)
+
+    def result(self) -> CallMap:
+        """Returns the map."""
+        judged = {cell: tuple(sorted(each)) for cell, each in self.judged.items()}
+        known = {overload for each in judged.values() for overload in each}
+        reached = {name: tuple(each) for name, each in self.reached.items() if name not in known}
+        return CallMap(str(torch.__version__).partition("+")[0], PLAN, judged, reached)
+
+
+def _is_plain(item: Item) -> bool:
+    """Returns True if the item is a case that runs in this process."""
+    cases = [find_case(cell) for cell in item.cells]
+    return all(
+        case is not None and not (case.own_process or case.ranks or case.alone or case.memory)
+        for case in cases
+    )
+
+
+def measured(
+    units: Collection[str] = (), say: Callable[[str], None] = lambda line: None
+) -> Measurement:
+    """Returns the calls of some ops and cases by their names; of all if ``units`` is empty."""
+    found = Measurement()
+    items = [item for item in found.items() if not units or item.unit in units]
+    for number, item in enumerate(items, 1):
+        if number % 100 == 0:
+            say(f"{number:,} of {len(items):,} items")
+        found.measure(item)
+    return found
