@@ -71,8 +71,8 @@ def command_of(program: Sequence[str]) -> Command:
     python, *rest = program
     if not os.path.basename(python).startswith("python"):
         raise ConformError(
-            f"{python!r}: expected a command that begins with python, such as: conform record -o calls.jsonl -- python "
-            "train.py; write a console script as `python -m MODULE`"
+            f"{python!r}: expected a command that begins with python, such as `python train.py`; "
+            "write a console script as `python -m MODULE`"
         )
     given: list[str] = []
     while rest and rest[0].startswith("-") and rest[0] not in ("-m", "-c"):
