@@ -440,7 +440,7 @@ def tried(seed: int, number: int, name: str, tell: Callable[[Result], None]) -> 
                 return found
         if found.not_gating:
             return found
-        found.note = different(lambda: planted(spec), NAME, Random(f"{seed} {number}"))
+        found.note = different(lambda: planted(spec), NAME, Random(f"{seed} {number}"), spec.detail)
     found.result = "equivalent"
     if found.note:
         found.result = "survived" if found.reached else "not_reached"

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+from random import Random
+
 import pytest
 import torch
 
-from tests.mutation import compilers, families
+from tests.mutation import compiled_probe, compilers, families
 from tests.mutation.compilers import NAME, Spec, planted, register
 
 
@@ -49,3 +52,37 @@ def test_a_mutant_changes_what_a_program_leaves_and_is_gone_afterwards(name: str
         wrong = _left()
     assert state.reached and wrong != right
     assert _left() == right
+
+
+OPS = sorted(
+    {
+        *(*compilers.REPLACED, *compilers.DROPPED, *compilers.SHIFTED),
+        *(*compilers.EXCHANGED, *compilers.ROUNDED, *compilers.MISREAD),
+    }
+)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("op", OPS)
+def test_the_probe_runs_programs_with_the_op_of_a_mutant(
+    op: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    register()
+    monkeypatch.setattr(compiled_probe, "_PROGRAMS", 6)
+    with planted(Spec("rounded", op, "all", "always")) as state:
+        assert compiled_probe.different(nullcontext, NAME, Random(5), op) == ""
+    assert state.reached
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "name",
+    [
+        "replaced|floor|all|always",  # few drawn programs have it
+        "run|sizes are those of the first call|forward|always",  # needs graphs for all sizes
+    ],
+)
+def test_the_probe_tells_a_wrong_compiler(name: str) -> None:
+    register()
+    spec = Spec(*name.split("|"))
+    assert compiled_probe.different(lambda: planted(spec), NAME, Random(5), spec.detail)
