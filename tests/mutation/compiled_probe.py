@@ -154,17 +154,17 @@ def _program(seed: int, first: Callable[[Any, Any], Any] | None) -> Callable[...
 
 
 def _left(seed: int, backend: str, first: Callable[[Any, Any], Any] | None = None) -> list[Any]:
-    """What two calls with other sizes, layouts and arguments leave."""
+    """What three calls leave. The second and the third differ in their sizes alone, so that one graph can serve both."""
     torch._dynamo.reset()
     compiled = torch.compile(_program(seed, first), backend=backend, dynamic=bool(seed % 2))
     rng, left = Random(seed + 1), list[Any]()
-    for call in range(3):
+    ranks, sizes = (rng.choice((1, 2, 2, 3)), 2, 2), ((1, 3, 5, 40), (3, 5, 40), (4, 6, 41))
+    alone, pair = [(rng.randrange(4), rng.randrange(4), rng.random() < 0.5) for _ in range(2)]
+    for call, kinds in enumerate((alone, pair, pair)):
         torch.manual_seed(call)
-        shape = [
-            rng.choice((1, 3, 5, 40)) for _ in range(rng.choice((1, 2, 2, 3)) if not call else 2)
-        ]
-        x = _laid(torch.randn(shape) * 3, rng).requires_grad_(rng.random() < 0.5)
-        y = _laid(torch.randn(shape), rng)
+        shape = [rng.choice(sizes[call]) for _ in range(ranks[call])]
+        x = _laid(torch.randn(shape) * 3, kinds[0]).requires_grad_(kinds[2])
+        y = _laid(torch.randn(shape), kinds[1])
         made = compiled(x, y, call + 1)
         ends = [each for each in made if each.requires_grad]
         if ends:
@@ -177,8 +177,7 @@ def _left(seed: int, backend: str, first: Callable[[Any, Any], Any] | None = Non
     return left
 
 
-def _laid(tensor: torch.Tensor, rng: Random) -> torch.Tensor:
-    kind = rng.randrange(4)
+def _laid(tensor: torch.Tensor, kind: int) -> torch.Tensor:
     if kind == 1:
         return tensor.mT.contiguous().mT if tensor.dim() > 1 else tensor
     if kind == 2:
