@@ -8,6 +8,7 @@ from random import Random
 import pytest
 import torch
 
+from devices.cell import Outcome
 from tests.mutation import compiled_probe, compilers, families
 from tests.mutation.compilers import NAME, Spec, planted, register
 
@@ -86,3 +87,20 @@ def test_the_probe_tells_a_wrong_compiler(name: str) -> None:
     register()
     spec = Spec(*name.split("|"))
     assert compiled_probe.different(lambda: planted(spec), NAME, Random(5), spec.detail)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "case"),
+    [
+        ("replaced|floor|all|always", "pointwise_chain"),
+        ("dropped|sqrt|forward|always", "pointwise_chain"),
+        ("rounded|mean|forward|some operand has a dimension of size 1", "dimensions_of_one"),
+        ("rounded|addmm|forward|some operand has a dimension of size 1", "dimensions_of_one"),
+    ],
+)
+def test_a_program_notices_a_mutant_that_no_other_program_reached(name: str, case: str) -> None:
+    found = next(each for each in compilers.cases() if each.name == case)
+    assert compilers.outcome(found) is Outcome.PASS
+    with planted(Spec(*name.split("|"))):
+        assert compilers.outcome(found) is Outcome.FAIL
