@@ -93,6 +93,7 @@ def test_the_probe_tells_a_wrong_compiler(name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "case"),
     [
+        ("run|inputs are copied|all|some operand has more than 1,000 elements", "mutated_inputs"),
         ("replaced|floor|all|always", "pointwise_chain"),
         ("dropped|sqrt|forward|always", "pointwise_chain"),
         ("rounded|mean|forward|some operand has a dimension of size 1", "dimensions_of_one"),
