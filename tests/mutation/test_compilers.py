@@ -95,6 +95,7 @@ def test_the_probe_tells_a_wrong_compiler(name: str) -> None:
     [
         ("run|inputs are copied|all|some operand has more than 1,000 elements", "mutated_inputs"),
         ("replaced|floor|all|always", "pointwise_chain"),
+        ("dropped|pow|all|some operand has an offset", "pointwise_chain"),
         ("dropped|sqrt|forward|always", "pointwise_chain"),
         ("rounded|mean|forward|some operand has a dimension of size 1", "dimensions_of_one"),
         ("rounded|addmm|forward|some operand has a dimension of size 1", "dimensions_of_one"),

@@ -47,14 +47,14 @@ def special_values(context: CaseContext) -> None:
 
 @cases("compile.programs", more=True)
 def pointwise_chain(context: CaseContext) -> None:
-    """Many pointwise ops of the same operands, which a compiler makes one kernel of, with gradients."""
+    """Many pointwise ops read the same operands, which have steps and offsets: one kernel, with gradients."""
 
-    def program(x: torch.Tensor, y: torch.Tensor) -> Any:
-        z = x * 3 - y
+    def program(z: torch.Tensor, y: torch.Tensor) -> Any:
+        x = z * 3 - y
         ramps = (z.floor(), z.ceil(), z.trunc(), z.round(), z.abs(), z.neg(), z.sign(), z.frac())
         waves = (z.sin(), z.cos(), z.tanh(), z.sigmoid(), z.erf(), z.atan(), torch.atan2(x, y + 5))
         roots = (z.square() + 1).sqrt(), (z.abs() + 1).log(), z.abs().log1p(), (y + 5).rsqrt()
-        growth = (x * 0.1).exp(), (x * 0.1).expm1(), z.pow(3), torch.pow(y.abs() + 1, x * 0.1)
+        growth = z.exp(), z.expm1(), z.pow(3), torch.pow(y.abs() + 1, x * 0.1)
         pairs = (torch.maximum(x, y), torch.minimum(x, y), torch.remainder(z, 2.5), z.fmod(2.5))
         chosen = torch.where(z > 1, x, y), torch.where(z >= 0, y, z), torch.lerp(x, y, 0.3)
         tests = z > y, z >= x, z < y, z <= x, z == x, (z < 0) ^ (x < y)
@@ -63,7 +63,10 @@ def pointwise_chain(context: CaseContext) -> None:
     compare(
         context,
         program,
-        lambda new: (new(5, 9, grad=True), new(5, 9, layout="transposed", grad=True)),
+        lambda new: (
+            new(5, 9, layout="transposed+step_inner+offset", grad=True),
+            new(5, 9, layout="contiguous+step_inner+offset", grad=True),
+        ),
         atol=1e-4,
         rtol=1e-4,
     )
