@@ -62,21 +62,63 @@ _TWO: Final[tuple[Callable[[Any, Any], Any], ...]] = (
     torch.remainder,
 )
 
+#: Steps that make a graph with an op, forward or backward, beside those above: half of the programs for a mutant of the op begin
+#: with one, because a drawn program rarely has it.
+_WITH: Final[dict[str, Callable[[Any, Any], Any]]] = {
+    **{name: lambda a, b, name=name: getattr(a, name)() for name in (
+        "sin", "cos", "exp", "tanh", "sigmoid", "floor", "abs", "neg", "relu", "clone", "sqrt"
+    )},
+    **{name: lambda a, b, name=name: getattr(a, name)(b) for name in (
+        "add", "sub", "mul", "div", "maximum", "remainder"
+    )},
+    **{name: lambda a, b, name=name: getattr(a, name)(b) * a for name in ("gt", "ge", "lt")},
+    **{name: lambda a, b, name=name: getattr(a, name)(-1, True) * b for name in (
+        "sum", "mean", "amax"
+    )},
+    "argmax": lambda a, b: a.argmax(-1, True) + b,
+    "flip": lambda a, b: a.flip(0),
+    "pow": lambda a, b: a.pow(3) + a.abs().pow(b),
+    "cumsum": lambda a, b: a.cumsum(-1),
+    "select": lambda a, b: a.select(0, 0) * b.sum(),
+    "slice": lambda a, b: a[..., 1:],
+    "cat": lambda a, b: torch.cat([a, b]),
+    "unsqueeze": lambda a, b: a.unsqueeze(0).expand(2, *a.shape),
+    "where": lambda a, b: torch.where(a > 0, a, b),
+    "bitwise_left_shift": lambda a, b: torch.bitwise_left_shift(
+        a.abs().long(), b.abs().long().clamp(max=5)
+    ),
+    "mm": lambda a, b: a @ b.mT,
+    "addmm": lambda a, b: torch.addmm(a.sum(), _rows(a), _rows(b).mT),
+    "convolution": lambda a, b: torch.nn.functional.conv1d(
+        _rows(a)[None], _rows(b)[None, :, :1]
+    ),
+    "var_mean": lambda a, b: torch.var_mean(_rows(a), -1, keepdim=True)[0].sum() * b,
+    "index": lambda a, b: a[torch.tensor([0, a.shape[0] - 1])],
+    "view": lambda a, b: (a * 1).view(-1) + b.sum(),
+}  # fmt: skip
 
-def different(planted: Callable[[], AbstractContextManager[Any]], backend: str, rng: Random) -> str:
-    """Says which drawn program a mutant changes; an empty text if none. Raises RuntimeError if no program runs, because a
-    mutant would then count as equivalent although nothing was tried."""
+
+def _rows(x: Any) -> Any:
+    return x.reshape(-1, x.shape[-1])
+
+
+def different(
+    planted: Callable[[], AbstractContextManager[Any]], backend: str, rng: Random, op: str = ""
+) -> str:
+    """Says which drawn program a mutant changes; an empty text if none. ``op`` is the op of the mutant if it has one. Raises
+    RuntimeError if no program runs, because a mutant would then count as equivalent although nothing was tried."""
     tried = 0
     for number in range(_PROGRAMS):
         seed = rng.randrange(2**32)
+        first = _WITH.get(op) if number % 2 else None
         try:
-            sound = _left(seed, backend)
+            sound = _left(seed, backend, first)
         except Exception:  # steps that do not fit: the next program may
             continue
         tried += 1
         with planted():
             try:
-                wrong = _left(seed, backend)
+                wrong = _left(seed, backend, first)
             except Exception as error:
                 return f"program {number} raises {type(error).__name__}"
         if repr(sound) != repr(wrong):
@@ -86,33 +128,43 @@ def different(planted: Callable[[], AbstractContextManager[Any]], backend: str, 
     return ""
 
 
-def _program(seed: int) -> Callable[..., Any]:
+def _program(seed: int, first: Callable[[Any, Any], Any] | None) -> Callable[..., Any]:
+    # Drawn here: the seed would be a symbol in a program that is compiled for all sizes.
+    rng, steps = Random(seed), list[tuple[Callable[..., Any], list[int]]]()
+    if first is not None:
+        steps += [(lambda x, y: first(x, y * 1), [0, 1])]  # y may be written below
+        steps += [(first, [3, 3])] if rng.random() < 0.5 else [(lambda x: x * 1, [3])]
+    for _ in range(rng.randint(1, 5)):
+        count = 3 + len(steps)
+        if rng.random() < 0.3:
+            steps.append((rng.choice(_TWO), [rng.randrange(count), rng.randrange(count)]))
+        else:
+            steps.append((rng.choice(_ONE), [rng.randrange(count)]))
+    writes = rng.random() < 0.4
+
     def program(x: torch.Tensor, y: torch.Tensor, number: int) -> Any:
-        rng, made = Random(seed), [x, y, x * number]
-        for _ in range(rng.randint(1, 5)):
-            if rng.random() < 0.3:
-                made.append(rng.choice(_TWO)(rng.choice(made), rng.choice(made)))
-            else:
-                made.append(rng.choice(_ONE)(rng.choice(made)))
-        if rng.random() < 0.4:
+        made = [x, y, x * number]
+        for step, places in steps:
+            made.append(step(*[made[place] for place in places]))
+        if writes:
             y.mul_(2)
         return made[3:]
 
     return program
 
 
-def _left(seed: int, backend: str) -> list[Any]:
-    """What two calls with other sizes, layouts and arguments leave."""
+def _left(seed: int, backend: str, first: Callable[[Any, Any], Any] | None = None) -> list[Any]:
+    """What three calls leave. The second and the third differ in their sizes alone, so that one graph can serve both."""
     torch._dynamo.reset()
-    compiled = torch.compile(_program(seed), backend=backend, dynamic=bool(seed % 2))
+    compiled = torch.compile(_program(seed, first), backend=backend, dynamic=bool(seed % 2))
     rng, left = Random(seed + 1), list[Any]()
-    for call in range(3):
+    ranks, sizes = (rng.choice((1, 2, 2, 3)), 2, 2), ((1, 3, 5, 40), (3, 5, 40), (4, 6, 41))
+    alone, pair = [(rng.randrange(4), rng.randrange(4), rng.random() < 0.5) for _ in range(2)]
+    for call, kinds in enumerate((alone, pair, pair)):
         torch.manual_seed(call)
-        shape = [
-            rng.choice((1, 3, 5, 40)) for _ in range(rng.choice((1, 2, 2, 3)) if not call else 2)
-        ]
-        x = _laid(torch.randn(shape) * 3, rng).requires_grad_(rng.random() < 0.5)
-        y = _laid(torch.randn(shape), rng)
+        shape = [rng.choice(sizes[call]) for _ in range(ranks[call])]
+        x = _laid(torch.randn(shape) * 3, kinds[0]).requires_grad_(kinds[2])
+        y = _laid(torch.randn(shape), kinds[1])
         made = compiled(x, y, call + 1)
         ends = [each for each in made if each.requires_grad]
         if ends:
@@ -125,8 +177,7 @@ def _left(seed: int, backend: str) -> list[Any]:
     return left
 
 
-def _laid(tensor: torch.Tensor, rng: Random) -> torch.Tensor:
-    kind = rng.randrange(4)
+def _laid(tensor: torch.Tensor, kind: int) -> torch.Tensor:
     if kind == 1:
         return tensor.mT.contiguous().mT if tensor.dim() > 1 else tensor
     if kind == 2:

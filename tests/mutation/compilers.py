@@ -411,10 +411,10 @@ def cases() -> tuple[BehaviourCase, ...]:
 @cache
 def _clean(case_id: str) -> Outcome:
     """The outcome of a case without a mutant."""
-    return _outcome(next(case for case in cases() if case.id == case_id))
+    return outcome(next(case for case in cases() if case.id == case_id))
 
 
-def _outcome(case: BehaviourCase) -> Outcome:
+def outcome(case: BehaviourCase) -> Outcome:
     record = CellRecord(case.cell)
     run_case(case, record, device(), DeviceLocator(device="cpu"))
     return record.outcome()
@@ -431,7 +431,7 @@ def tried(seed: int, number: int, name: str, tell: Callable[[Result], None]) -> 
             found.trying = case.clause
             tell(found)
             with planted(spec) as state:
-                refused = _outcome(case) is not Outcome.PASS
+                refused = outcome(case) is not Outcome.PASS
             found.reached += state.reached
             if not refused or _clean(case.id) is not Outcome.PASS:
                 continue
@@ -440,7 +440,7 @@ def tried(seed: int, number: int, name: str, tell: Callable[[Result], None]) -> 
                 return found
         if found.not_gating:
             return found
-        found.note = different(lambda: planted(spec), NAME, Random(f"{seed} {number}"))
+        found.note = different(lambda: planted(spec), NAME, Random(f"{seed} {number}"), spec.detail)
     found.result = "equivalent"
     if found.note:
         found.result = "survived" if found.reached else "not_reached"

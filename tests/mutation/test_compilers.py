@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+from random import Random
+
 import pytest
 import torch
 
-from tests.mutation import compilers, families
+from devices.cell import Outcome
+from tests.mutation import compiled_probe, compilers, families
 from tests.mutation.compilers import NAME, Spec, planted, register
 
 
@@ -49,3 +53,56 @@ def test_a_mutant_changes_what_a_program_leaves_and_is_gone_afterwards(name: str
         wrong = _left()
     assert state.reached and wrong != right
     assert _left() == right
+
+
+OPS = sorted(
+    {
+        *(*compilers.REPLACED, *compilers.DROPPED, *compilers.SHIFTED),
+        *(*compilers.EXCHANGED, *compilers.ROUNDED, *compilers.MISREAD),
+    }
+)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("op", OPS)
+def test_the_probe_runs_programs_with_the_op_of_a_mutant(
+    op: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    register()
+    monkeypatch.setattr(compiled_probe, "_PROGRAMS", 6)
+    with planted(Spec("rounded", op, "all", "always")) as state:
+        assert compiled_probe.different(nullcontext, NAME, Random(5), op) == ""
+    assert state.reached
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "name",
+    [
+        "replaced|floor|all|always",  # few drawn programs have it
+        "run|sizes are those of the first call|forward|always",  # needs graphs for all sizes
+    ],
+)
+def test_the_probe_tells_a_wrong_compiler(name: str) -> None:
+    register()
+    spec = Spec(*name.split("|"))
+    assert compiled_probe.different(lambda: planted(spec), NAME, Random(5), spec.detail)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "case"),
+    [
+        ("run|inputs are copied|all|some operand has more than 1,000 elements", "mutated_inputs"),
+        ("replaced|floor|all|always", "pointwise_chain"),
+        ("dropped|pow|all|some operand has an offset", "pointwise_chain"),
+        ("dropped|sqrt|forward|always", "pointwise_chain"),
+        ("rounded|mean|forward|some operand has a dimension of size 1", "dimensions_of_one"),
+        ("rounded|addmm|forward|some operand has a dimension of size 1", "dimensions_of_one"),
+    ],
+)
+def test_a_program_notices_a_mutant_that_no_other_program_reached(name: str, case: str) -> None:
+    found = next(each for each in compilers.cases() if each.name == case)
+    assert compilers.outcome(found) is Outcome.PASS
+    with planted(Spec(*name.split("|"))):
+        assert compilers.outcome(found) is Outcome.FAIL

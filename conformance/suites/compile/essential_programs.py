@@ -35,12 +35,13 @@ def strided_operands(context: CaseContext) -> None:
 
 @cases("compile.programs")
 def mutated_inputs(context: CaseContext) -> None:
-    """In-place ops change inputs that are views with gaps, and the program returns one of these inputs."""
+    """In-place ops change inputs that are views with gaps, a small and a large one, and the program returns some of them."""
 
-    def program(a: torch.Tensor, b: torch.Tensor) -> Any:
+    def program(a: torch.Tensor, b: torch.Tensor, large: torch.Tensor) -> Any:
         a.mul_(2).add_(b)
         b[1:].zero_()
-        return a
+        large[::2].neg_()
+        return a, large
 
     compare(
         context,
@@ -48,6 +49,7 @@ def mutated_inputs(context: CaseContext) -> None:
         lambda new: (
             new(6, 9, layout="contiguous+step_inner+offset"),
             new(6, 9, layout="transposed"),
+            new(40, 60, layout="transposed"),
         ),
     )
 

@@ -46,6 +46,67 @@ def special_values(context: CaseContext) -> None:
 
 
 @cases("compile.programs", more=True)
+def pointwise_chain(context: CaseContext) -> None:
+    """Many pointwise ops read the same operands, which have steps and offsets: one kernel, with gradients."""
+
+    def program(z: torch.Tensor, y: torch.Tensor) -> Any:
+        x = z * 3 - y
+        ramps = (z.floor(), z.ceil(), z.trunc(), z.round(), z.abs(), z.neg(), z.sign(), z.frac())
+        waves = (z.sin(), z.cos(), z.tanh(), z.sigmoid(), z.erf(), z.atan(), torch.atan2(x, y + 5))
+        roots = (z.square() + 1).sqrt(), (z.abs() + 1).log(), z.abs().log1p(), (y + 5).rsqrt()
+        growth = z.exp(), z.expm1(), z.pow(3), torch.pow(y.abs() + 1, x * 0.1)
+        pairs = (torch.maximum(x, y), torch.minimum(x, y), torch.remainder(z, 2.5), z.fmod(2.5))
+        chosen = torch.where(z > 1, x, y), torch.where(z >= 0, y, z), torch.lerp(x, y, 0.3)
+        tests = z > y, z >= x, z < y, z <= x, z == x, (z < 0) ^ (x < y)
+        return (*ramps, *waves, *roots, *growth, *pairs, *chosen, *tests)
+
+    compare(
+        context,
+        program,
+        lambda new: (
+            new(5, 9, layout="transposed+step_inner+offset", grad=True),
+            new(5, 9, layout="contiguous+step_inner+offset", grad=True),
+        ),
+        atol=1e-4,
+        rtol=1e-4,
+    )
+
+
+@cases("compile.programs", more=True)
+def dimensions_of_one(context: CaseContext) -> None:
+    """Reductions, scans, products and concatenations of matrices with one row or one column, and of a single element."""
+
+    def program(row: torch.Tensor, column: torch.Tensor, one: torch.Tensor) -> Any:
+        def of(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+            means = x.mean(0), x.mean(1, keepdim=True), *torch.var_mean(x, 1, correction=0)
+            return (
+                *means,
+                x.sum(0),
+                x.amax(1),
+                x.argmax(1),
+                x.cumsum(0),
+                x.softmax(1),
+                x.exp() * x,
+            )
+
+        together = torch.cat([row, column.t()]), torch.cat([column, row.t()], 1)
+        products = row @ column, column @ row, torch.addmm(one, row, column), row.t() * row
+        return (*of(row), *of(column), *together, *products, one.expand(3, 4).sum(0) * 2)
+
+    compare(
+        context,
+        program,
+        lambda new: (
+            new(1, 9, grad=True),
+            new(9, 1, layout="contiguous+step_inner", grad=True),
+            new(1, 1, grad=True),
+        ),
+        atol=1e-4,
+        rtol=1e-4,
+    )
+
+
+@cases("compile.programs", more=True)
 def whole_numbers(context: CaseContext) -> None:
     """Integers wrap around, shift, divide towards zero and towards minus infinity, and are summed in int64."""
 
