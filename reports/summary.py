@@ -222,8 +222,8 @@ def _in_short(run: Run, causes: Sequence[Cause], room: int, style: Style) -> lis
 
 def _cause_lines(run: Run, cause: Cause, style: Style, detail: int = 0) -> list[str]:
     """Returns the lines of a cause: its sentence, the command of its repro script, and advice if there is any. A
-    ``detail`` of 0 or more adds the failure of the example. A ``detail`` above 0 also adds the minimised call and the
-    names of more cells."""
+    ``detail`` of 0 or more adds the failure of the example. A ``detail`` above 0 also adds the number of models
+    that call the op, the minimised call and the names of more cells."""
     bad = "bad" if cause.gates and cause.verdict is Verdict.REGRESSION else "note"
     shown, count = cause.example, number(len(cause.results), "cell")
     lines = [_cut(f"{style(label(cause), bad)}: {count}: {one_line(sentence(cause))}")]
@@ -231,8 +231,8 @@ def _cause_lines(run: Run, cause: Cause, style: Style, detail: int = 0) -> list[
         lines.append(_cut(f"    {shown.key}: {shown.outcome}: {one_line(headline(shown))}"))
         if shown.seen:
             lines.append(_cut(f"    seen before: {one_line(list_bugs(shown.seen))}"))
-        if use := use_of(cause):
-            lines.append(_cut(f"    {one_line(use)}"))
+    if detail > 0 and (use := use_of(cause)):
+        lines.append(_cut(f"    {one_line(use)}"))
     if detail > 0 and shown.example is not None:
         lines += [
             " " * (4 + len(line) - len(line.lstrip(" "))) + one_line(line)  # keeps its indentation

@@ -265,12 +265,15 @@ def suite_modules(family: str) -> Iterator[ModuleType]:
         yield import_module(f"{package.__name__}.{found.name}")
 
 
-#: Every judge of a call, and what makes directed checks in a script.
+#: Every judge of a call, and what makes directed checks in a script. Only recorded calls have shared memory, which a test of
+#: recordings judges.
 JUDGES = {
     name
     for module in suite_modules("layout")
     for name, function in vars(module).items()
-    if name.startswith("judge_") and function.__module__ == module.__name__
+    if name.startswith("judge_")
+    and function.__module__ == module.__name__
+    and not name.startswith("judge_shared_")
 } | {"report_check"}
 
 #: Op, fault, and what judges in the scripts that it must bring about.

@@ -434,7 +434,9 @@ def test_a_cause_says_how_many_models_call_its_most_used_op(tmp_path: Path) -> N
     made = run_of(
         tmp_path, wrong(cell("sin"), called_by=rare), wrong(cell("cos"), called_by=common)
     )
-    assert "    cos is called by 41 of 150 models" in summarise(gate(made)).splitlines()
+    assert (
+        "    cos is called by 41 of 150 models" in summarise(gate(made), verbosity=1).splitlines()
+    )
     write_failures(gate(made))
     assert "- `cos` is called by 41 of 150 models\n" in (tmp_path / "failures.md").read_text()
     data = json.loads((tmp_path / "failures.json").read_text())
