@@ -140,7 +140,7 @@ def _program(seed: int, first: Callable[[Any, Any], Any] | None) -> Callable[...
             steps.append((rng.choice(_TWO), [rng.randrange(count), rng.randrange(count)]))
         else:
             steps.append((rng.choice(_ONE), [rng.randrange(count)]))
-    writes = rng.random() < 0.4
+    writes = rng.random() < 0.4  # fails if y is expanded
 
     def program(x: torch.Tensor, y: torch.Tensor, number: int) -> Any:
         made = [x, y, x * number]
@@ -159,7 +159,7 @@ def _left(seed: int, backend: str, first: Callable[[Any, Any], Any] | None = Non
     compiled = torch.compile(_program(seed, first), backend=backend, dynamic=bool(seed % 2))
     rng, left = Random(seed + 1), list[Any]()
     ranks, sizes = (rng.choice((1, 2, 2, 3)), 2, 2), ((1, 3, 5, 40), (3, 5, 40), (4, 6, 41))
-    alone, pair = [(rng.randrange(4), rng.randrange(4), rng.random() < 0.5) for _ in range(2)]
+    alone, pair = [(rng.randrange(5), rng.randrange(5), rng.random() < 0.5) for _ in range(2)]
     for call, kinds in enumerate((alone, pair, pair)):
         torch.manual_seed(call)
         shape = [rng.choice(sizes[call]) for _ in range(ranks[call])]
@@ -184,4 +184,6 @@ def _laid(tensor: torch.Tensor, kind: int) -> torch.Tensor:
         return torch.stack([tensor, tensor], -1)[..., 1]
     if kind == 3:
         return torch.cat([tensor.new_zeros(1), tensor.reshape(-1)])[1:].view(tensor.shape)
+    if kind == 4:
+        return tensor[:1].expand(tensor.shape)
     return tensor
