@@ -201,7 +201,7 @@ def loaded(path: Any, name: Any) -> Any:
 
 def names_of_packet(packet: str) -> tuple[str, ...]:
     """Returns the names under which ``exceptions.toml`` may list an aten op: its own, with ``aten.`` in front, and those
-    of torch's op database, in which an op has the name of its in-place variant too. ``linalg_svd`` is
+    of torch's op database, which lists an in-place op, such as ``add_``, under the name ``add``. ``linalg_svd`` is
     ``aten.linalg_svd``, ``linalg_svd``, ``linalg.svd`` and ``nn.functional.linalg_svd``."""
     own, packet = f"aten.{packet}", packet[:-1] if packet[-1:] == "_" else packet
     spaced = [

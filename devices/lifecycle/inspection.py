@@ -232,7 +232,7 @@ def _block(part: str, block: Block, key: CellKey, by: Block | None = None) -> li
 
 @dataclass(frozen=True, slots=True)
 class Inactive:
-    """A block that does not apply on the current machine, with the conditions that are not met."""
+    """A block of the manifest that does not apply on the current machine, with the conditions that are not met."""
 
     where: str
     when: tuple[str, ...]

@@ -388,8 +388,8 @@ def _longest(basis: Basis) -> Variations:
 
 
 def _alone(basis: Basis) -> Variations:
-    """Yields calls with one dimension as long as possible. All other dimensions have size 1 if the CPU accepts that;
-    otherwise only the dimensions that can grow have size 1."""
+    """Yields calls in which one dimension has the largest size that is tried. All other dimensions have size 1 if the CPU
+    accepts that; otherwise only those of the others that may have any size have size 1."""
     seen: set[str] = set()
     of_bases = [[(b, group) for group in _growing(basis, b)] for b in basis.bases]
     count = len(of_bases)

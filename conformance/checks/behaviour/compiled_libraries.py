@@ -113,7 +113,7 @@ def library_key(builder: Any, target: Path, headers: Path) -> str | None:
 
 @cache
 def _torch_build() -> tuple[str, ...]:
-    """Returns what tells one build of torch from another, if they have the same version, too."""
+    """Returns texts that identify the build of torch: two builds of the same version have different ones."""
     libraries = sorted(Path(torch.__file__).parent.glob("lib/libtorch_cpu.*"))
     states = [each.stat() for each in libraries]
     return torch.__version__, *(f"{each.st_size} {each.st_mtime_ns}" for each in states)

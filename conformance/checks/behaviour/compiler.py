@@ -47,7 +47,7 @@ class Compiler:
 
     @property
     def graphs(self) -> int:
-        """The number of graphs that were compiled since the begin of the block."""
+        """The number of graphs that were compiled since the beginning of the block."""
         return int(_counters()["stats"]["unique_graphs"])
 
     @property

@@ -110,7 +110,7 @@ def _differentiate(
     fakes: _Fakes,
     listing: _Listing,
 ) -> None:
-    """Makes the calls of backward."""
+    """Runs backward from the outputs with fake gradients, so that the listing gets the ops that backward calls."""
     outputs = [each for each in outputs if each.requires_grad]
     given = [fakes.build(each) for each in gradients[: len(outputs)]]
     inputs = [each for each in fakes.built if each.requires_grad]

@@ -204,7 +204,8 @@ def gives_back(context: CaseContext, sizes: tuple[int, ...]) -> None:
             while context.counters().reserved <= before and len(blocks) < _MOST_BLOCKS:
                 blocks += [context.bytes_of(size) for size in sizes]
         context.must(
-            context.counters().reserved > before, "allocating blocks did not raise `reserved`"
+            context.counters().reserved > before,
+            "allocating blocks did not increase the reserved bytes",
         )
         del blocks
         if context.counters().reserved <= before:

@@ -349,7 +349,7 @@ def one_of_each(context: CaseContext, size: int) -> None:
     with _recorded(context):
         address, _ = freed(context, size)
         events = [event for event in _trace(context) if event["action"] in _ACTIONS]
-    context.must(events, "no event was recorded")
+    context.must(events, "the recorded memory history has no events")
     mine = [event for event in events if event["addr"] == address]
     actions = [event["action"] for event in mine]
     context.same(

@@ -344,7 +344,8 @@ def comes_back(context: CaseContext) -> None:
             context.bytes_of(64 * KIB)
             context.bytes_of(5 * MIB)
         context.must(
-            context.counters().reserved > before, "allocating in the pool did not raise `reserved`"
+            context.counters().reserved > before,
+            "allocating in the pool did not increase the reserved bytes",
         )
         del pool
 

@@ -31,7 +31,8 @@ def in_quick(op: str) -> bool:
 
 
 def check(ctx: OpContext) -> None:
-    """Check one call; in the variant ``layouts``, calls of a few samples in several layouts."""
+    """Check that the result of one call has the metadata that fake tensors predict. In the variant ``layouts``, check
+    calls of a few samples in several layouts."""
     with ctx.running(META) as record:
         for number, sample in enumerate(lead_first(ctx)):
             if record.checks and not ctx.variant:

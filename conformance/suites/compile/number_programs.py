@@ -303,7 +303,7 @@ def complex_numbers(context: CaseContext) -> None:
 
 @cases("compile.programs", more=True)
 def products(context: CaseContext) -> None:
-    """Matrix products of transposed and strided operands, with a bias, in batches, and of integers."""
+    """A program computes matrix products of transposed and strided operands, with a bias, in batches, and of integers."""
 
     def program(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, i: torch.Tensor) -> Any:
         return (

@@ -195,7 +195,7 @@ def error_inputs(ctx: OpContext) -> None:
                 f"{len(unlike)} messages differ from the documented messages, for example {unlike[0]}"
             )
         if left_out:
-            why = "their errors depend on values and may be assertions on the device"
+            why = "errors that depend on values may be assertions on the device, which end the process"
             record.note(f"{left_out} error inputs were not tried, because {why}")
 
 

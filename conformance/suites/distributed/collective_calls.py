@@ -99,7 +99,7 @@ def _rows(rank: int, count: int, views: Views) -> Tensors:
 
 
 def _rows_shown(rank: int, count: int, views: Views) -> torch.Tensor:
-    """Returns the values of a rank's input that has the parts for all ranks in one tensor, as the view shows them."""
+    """Returns the elements of the view that a rank passes to a collective whose input has the parts for all ranks."""
     return shown(_rows(rank, count, views)[0], views.inputs)
 
 

@@ -129,7 +129,7 @@ def judge_shared_inputs(evidence: SharedCall, reference: ReferenceParts) -> Foun
 
 def judge_shared_bounds(evidence: SharedCall, reference: ReferenceParts) -> Found:
     """Check that the call changed no byte that belongs to no tensor."""
-    return _changed(evidence.outside, "outside of the elements of all inputs")
+    return _changed(evidence.outside, "the byte belongs to no element of any input")
 
 
 def _changed(first: Sequence[int], where: str) -> Found:

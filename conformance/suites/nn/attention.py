@@ -297,7 +297,15 @@ def masks(context: CaseContext, shape: tuple[int, ...]) -> None:
         needs="m",
         at="a float mask, the only operand that requires a gradient",
     )
-    attend(context, query, key, 16, mask=floats, needs="q", at="a float mask without a gradient")
+    attend(
+        context,
+        query,
+        key,
+        16,
+        mask=floats,
+        needs="q",
+        at="a float mask that does not require a gradient",
+    )
     hidden = torch.zeros(shape).masked_fill(~bools, -torch.inf)
     attend(context, query, key, 16, mask=hidden, needs="qkv", at="a mask of -inf")
 
