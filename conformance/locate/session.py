@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -12,10 +11,6 @@ from pathlib import Path
 from typing import Any, Final
 
 import torch
-from torch.optim.optimizer import (
-    register_optimizer_step_post_hook,
-    register_optimizer_step_pre_hook,
-)
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from conformance.locate.journal import Journal
@@ -36,6 +31,7 @@ from conformance.locate.traces import TracedCall
 from conformance.locate.traits import Bounds, traits_of
 from conformance.locate.wire import Fault, Growth, Located, LocatedCall
 from conformance.recordings.places import Found, Places
+from conformance.recordings.program_threads import ProgramThreads
 from conformance.recordings.wire import Place
 from devices.errors import in_a_line
 from opinfo.compare import Wrong, tensors_of
@@ -111,7 +107,7 @@ class LockStep(TorchDispatchMode):
         self._shadow = Shadow() if self.options.growth and self.options.window == 1 else None
         self._makers = Makers()
         self._window, self._lock = _Window(), threading.RLock()
-        self._thread = threading.local()
+        self._thread, self._threads = threading.local(), ProgramThreads(self)
         self._composite: dict[Any, str] = {}
         self._streams: dict[Any, int] = {}
         path = self.options.journal
@@ -187,7 +183,7 @@ class LockStep(TorchDispatchMode):
         """Makes a call, and judges it if it is the last of its window."""
         self.calls += 1
         found, backward = getattr(self._thread, "place", None) or self._places.find()
-        phase = "backward" if backward else self._phase()
+        phase = "backward" if backward else self._threads.phase
         traits = traits_of(func, args, kwargs)
         window = self._window
         with without_modes(), torch.no_grad():
@@ -228,9 +224,6 @@ class LockStep(TorchDispatchMode):
         if error is not None:
             raise error
         return result
-
-    def _phase(self) -> str:
-        return "optimizer" if getattr(self._thread, "steps", 0) else "forward"
 
     def _capture(self, func: Any, args: Any, kwargs: Any, tensors: list[torch.Tensor]) -> None:
         """Keeps the bytes of a call's inputs. In a window of several calls, only what the call writes to is copied, on the
@@ -381,32 +374,12 @@ class LockStep(TorchDispatchMode):
     @contextmanager
     def judging_program(self) -> Iterator[None]:
         """Judges the calls of this thread, and of all threads that are started within the context."""
-        steps = (
-            register_optimizer_step_pre_hook(self._step_begins),
-            register_optimizer_step_post_hook(self._step_ends),
-        )
-        before = threading.getprofile()
-        threading.setprofile(self._join_thread)
         try:
-            with self._places.following(), self:
+            with self._threads.following(), self._places.following(), self:
                 yield
         finally:
-            threading.setprofile(before)
-            for hook in steps:
-                hook.remove()
             with self._lock, without_modes(), torch.no_grad():
                 self.close_window()
-
-    def _join_thread(self, *_: Any) -> None:
-        """Makes a thread that begins be judged. Python calls the function before the thread's first statement."""
-        sys.setprofile(None)
-        self.__enter__()  # type: ignore[no-untyped-call]  # until the thread ends
-
-    def _step_begins(self, *_: Any) -> None:
-        self._thread.steps = getattr(self._thread, "steps", 0) + 1
-
-    def _step_ends(self, *_: Any) -> None:
-        self._thread.steps = max(0, getattr(self._thread, "steps", 0) - 1)
 
 
 @contextmanager

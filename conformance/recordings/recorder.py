@@ -3,7 +3,6 @@ was made."""
 
 from __future__ import annotations
 
-import sys
 import threading
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -15,13 +14,10 @@ from typing import Any, Final
 
 import msgspec
 import torch
-from torch.optim.optimizer import (
-    register_optimizer_step_post_hook,
-    register_optimizer_step_pre_hook,
-)
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from conformance.recordings.places import Found, Places
+from conformance.recordings.program_threads import ProgramThreads
 from conformance.recordings.wire import (
     FORMAT,
     VERSION,
@@ -74,7 +70,7 @@ class CallRecorder(TorchDispatchMode):
         self.left_out: Counter[str] = Counter()  # the reasons why calls are not in the recording
         self._calls: dict[Any, _Seen] = {}
         self._places = Places()
-        self._optimizing = threading.local()
+        self._threads = ProgramThreads(self)
         self._autocast = threading.local()
 
     # -- the calls
@@ -96,7 +92,7 @@ class CallRecorder(TorchDispatchMode):
             else _form(args, tensors)
         )
         place, backward = self._places.find()
-        phase = "backward" if backward else self._phase()
+        phase = "backward" if backward else self._threads.phase
         key = (func, form, *_geometries(tensors), phase, self._autocast_of(tensors))
         try:
             seen = self._calls.get(key)
@@ -108,9 +104,6 @@ class CallRecorder(TorchDispatchMode):
             if seen is not None:
                 seen.places[place] += 1
         return func(*args, **kwargs)
-
-    def _phase(self) -> str:
-        return "optimizer" if getattr(self._optimizing, "steps", 0) else "forward"
 
     def _autocast_of(self, tensors: list[torch.Tensor]) -> str:
         enabled: Mapping[str, bool] = getattr(self._autocast, "enabled", {})
@@ -175,31 +168,9 @@ class CallRecorder(TorchDispatchMode):
     def recording_program(self) -> Iterator[None]:
         """Records the calls of this thread, and of all threads that are started within the context, together with the
         modules, phases (forward, backward, optimizer) and autocast regions in which they are made."""
-        steps = (
-            register_optimizer_step_pre_hook(self._step_begins),
-            register_optimizer_step_post_hook(self._step_ends),
-        )
-        before = threading.getprofile()
-        threading.setprofile(self._join_thread)
-        try:
-            with self._places.following(), self._following_autocast(), self:
-                yield
-        finally:
-            threading.setprofile(before)
-            for hook in steps:
-                hook.remove()
-
-    def _join_thread(self, *_: Any) -> None:
-        """Makes a new thread record its calls. Python calls this function in each thread, before its first
-        statement."""
-        sys.setprofile(None)
-        self.__enter__()  # type: ignore[no-untyped-call]  # until the thread ends
-
-    def _step_begins(self, *_: Any) -> None:
-        self._optimizing.steps = getattr(self._optimizing, "steps", 0) + 1
-
-    def _step_ends(self, *_: Any) -> None:
-        self._optimizing.steps = max(0, getattr(self._optimizing, "steps", 0) - 1)
+        following = self._threads.following()
+        with following, self._places.following(), self._following_autocast(), self:
+            yield
 
     @contextmanager
     def _following_autocast(self) -> Iterator[None]:
