@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from devices.errors import ConformError
+from tests.recordings.running import ROOT, conform
 
-ROOT = Path(__file__).parents[2]
 PROGRAM = """
 import sys
 import torch
@@ -23,17 +23,6 @@ found = x.T[1:].neg() + x.T[:-1]
 print(sys.argv[1:], __name__, tuple(found.shape))
 sys.exit(3)
 """
-
-
-def conform(*arguments: str, folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "conformance.cli", *arguments],
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
-        capture_output=True,
-        text=True,
-        timeout=600,
-    )
 
 
 @pytest.fixture(scope="module")

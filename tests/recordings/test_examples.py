@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+from tests.recordings.running import ROOT, conform
+
 PROGRAMS = sorted((ROOT / "examples" / "recordings").glob("*.py"))
 #: The calls of a program that a replay does not make as they were recorded, and why.
 APART = {
     "convnet_autocast": "; the op changes the sizes or strides of its operand in place: 1",
 }
-
-
-def conform(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "conformance.cli", *arguments]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=1800)
 
 
 @pytest.mark.slow
@@ -30,7 +24,11 @@ def test_a_replay_of_an_example_is_green(program: Path, device: str, tmp_path: P
     done = conform("record", "-o", str(recording), "--", "python", str(path))
     assert done.returncode == 0, done.stderr
     assert recording.stat().st_size < 200_000
-    done = conform("replay", str(recording), "--device", device, f"--results={tmp_path / 'run'}")
+    done = conform(
+        *("replay", str(recording), "--device", device),
+        f"--results={tmp_path / 'run'}",
+        seconds=1800,
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     lines = done.stdout.splitlines()
     (fidelity,) = (each for each in lines if each.startswith("fidelity: "))

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,22 +12,11 @@ import torch
 from tests.recordings.formats.comparison import PROGRAMS, comparisons, table
 from tests.recordings.formats.test_files import EXAMPLES
 from tests.recordings.formats.writers import execution_trace, kineto
+from tests.recordings.running import ROOT, conform
 
 pytestmark = pytest.mark.slow
-ROOT = Path(__file__).parents[3]
 #: With this fault, kernels of the simulated device read a tensor from the start of its storage.
 FAULT = "values.ignore_storage_offset"
-
-
-def conform(*arguments: str, folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "conformance.cli", *arguments],
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
-        capture_output=True,
-        text=True,
-        timeout=600,
-    )
 
 
 def program() -> None:
