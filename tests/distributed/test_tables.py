@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 import torch
 
+from conformance.checks.cases.exceptions import NotDeclared
+from conformance.suites.distributed import collectives, views
 from conformance.suites.distributed.backend import subsets
 from conformance.suites.distributed.collective_calls import (
     COLLECTIVES,
@@ -172,3 +177,50 @@ def test_the_other_call_of_a_collective_gives_other_results(name: str) -> None:
 
     pairs = zip(results(COLLECTIVES), results(VARIANTS))
     assert not all(same(one, other) for one, other in pairs)
+
+
+# -- views
+
+
+class Opened:
+    """A device that lays out contiguous tensors only."""
+
+    def takes(self, layout: str) -> bool:
+        return layout == "contiguous"
+
+
+def test_a_view_that_the_device_cannot_lay_out_is_not_replaced_by_a_contiguous_tensor() -> None:
+    context: Any = SimpleNamespace(opened=Opened())
+    views.require_layout(context, "contiguous")
+    with pytest.raises(NotDeclared, match="cannot have the layout transposed"):
+        views.require_layout(context, "transposed")
+
+
+@pytest.mark.parametrize(
+    ("refused", "made"),
+    [
+        ([], ["a float32", "b float32", "a int64", "b int64"]),
+        (["a float32"], []),  # it refuses every view
+        (["a int64"], ["a float32", "b float32"]),
+        (["b float32"], ["a float32", "a int64", "b int64"]),
+    ],
+)
+def test_after_a_refusal_the_calls_of_the_other_dtypes_are_made(
+    refused: list[str], made: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    notes: list[str] = []
+    ranks: Any = SimpleNamespace(
+        context=SimpleNamespace(check=lambda *given: None, note=notes.append)
+    )
+    monkeypatch.setattr(
+        collectives, "_prepare", lambda ranks, name, shape, view: f"{shape} {view.values}"
+    )
+    monkeypatch.setattr(
+        collectives,
+        "_make_all",
+        lambda ranks, calls: ("no" if calls[0] in refused else "", calls[0]),
+    )
+    wanted = [(shape, Views(values=dtype)) for dtype in ("float32", "int64") for shape in "ab"]
+    found: Any = collectives._make_until_refused(ranks, "broadcast", "input", wanted)
+    assert found == made
+    assert notes == [f"input, {each}: no" for each in refused]

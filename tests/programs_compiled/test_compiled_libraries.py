@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 
 from conformance.checks.behaviour import compiled_libraries
 from conformance.checks.behaviour.compiled_libraries import libraries_from_cache, library_key
@@ -70,13 +71,39 @@ def test_another_text_command_or_header_is_compiled(build: Build, other: dict[st
     assert build(**{"text": "int a;", **other})[1]
 
 
-@pytest.mark.parametrize("name", ["_torch_build", "_processor", "_compiler_version"])
+@pytest.mark.parametrize(
+    "name", ["_torch_build", "_processor", "_compiler_version", "_compiler_file"]
+)
 def test_another_torch_processor_or_compiler_is_compiled(
     build: Build, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     build("int a;")
     monkeypatch.setattr(compiled_libraries, name, lambda *given: "another")
     assert build("int a;")[1]
+
+
+def test_another_variable_of_the_compiler_is_compiled(
+    build: Build, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    build("int a;")
+    monkeypatch.setenv("COMPILER_PATH", "/elsewhere")
+    assert build("int a;")[1]
+
+
+def test_a_header_of_others_is_always_read(build: Build, tmp_path: Path) -> None:
+    (tmp_path / "others").mkdir()
+    (tmp_path / "others" / "device.h").write_text("")
+    torch_headers = Path(torch.__file__).parent / "include"
+    known = ("#include <ATen/core/Tensor.h>\n#include <cmath>\n", f"-I{torch_headers}")
+    others = ('#include "device.h"\n', f"-I{tmp_path / 'others'}")
+    absolute = (f'  #  include "{tmp_path}/others/device.h"\n', "-O3")
+    for text, options, compiled in ((*known, False), (*others, True), (*absolute, True)):
+        build(text, options)
+        assert build(text, options)[1] is compiled, text
+
+
+def test_a_static_library_is_always_linked(build: Build) -> None:
+    assert [build("int a;", "kernels.a")[1] for _ in range(2)] == [True, True]
 
 
 def test_a_command_without_a_header_of_the_suite_is_always_run(build: Build) -> None:

@@ -16,10 +16,12 @@ import importlib
 import itertools
 import os
 import platform
+import re
 import shutil
 import signal
+import sysconfig
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -28,6 +30,12 @@ import torch
 
 from devices.files import replacing
 
+#: The variables with which a compiler finds its own programs, headers and libraries.
+_VARIABLES = (
+    *("PATH", "GCC_EXEC_PREFIX", "COMPILER_PATH", "CPATH", "CPLUS_INCLUDE_PATH"),
+    *("LIBRARY_PATH", "CCC_OVERRIDE_OPTIONS", "SOURCE_DATE_EPOCH"),
+)
+_INCLUDE = re.compile(rb'^[ \t]*#[ \t]*include[ \t]*[<"]([^>"]+)[>"]', re.MULTILINE)
 #: Libraries that no run has used for this number of seconds are deleted: 30 days.
 _UNUSED = 30 * 24 * 3600
 
@@ -87,17 +95,22 @@ def was_killed(error: Exception) -> bool:
 
 
 def library_key(builder: Any, target: Path, headers: Path) -> str | None:
-    """Returns the name of a library in the cache: a digest of all that its content depends on, which is the compiler and
-    its version, the command, the text of the sources, the headers, the build of torch and the processor. Returns None if the command does
-    not show the headers."""
+    """Returns the name of a library in the cache: a digest of all that its content depends on, which is the compiler, its
+    variables, the command, the text of the sources, the headers, the build of torch and the processor. Returns None if this
+    is not all: if the command does not include the precompiled header, links a static library, or if a source includes a
+    header that is neither in the folders of torch and Python nor one of the compiler's own."""
     words = builder.get_command_line().split()
     if not any(
         word == "-include" and Path(path).parent == headers
         for word, path in itertools.pairwise(words)
     ):
         return None
-    digest = hashlib.sha256(repr((_torch_build(), _processor())).encode())
-    digest.update(_compiler_version(words[0]).encode())
+    sources = [path for path in map(Path, words) if path.parent == target.parent and path != target]
+    if any(word.endswith((".a", ".lib")) for word in words) or _includes_others(words, sources):
+        return None
+    compiler = (_compiler_version(words[0]), _compiler_file(words[0]))
+    variables = [(name, os.environ.get(name)) for name in _VARIABLES]
+    digest = hashlib.sha256(repr((_torch_build(), _processor(), compiler, variables)).encode())
     for word in words:
         path = Path(word)
         # Where the sources and the target are does not matter, what the sources say does.
@@ -109,6 +122,27 @@ def library_key(builder: Any, target: Path, headers: Path) -> str | None:
             digest.update(word.encode())
         digest.update(b"\0")
     return digest.hexdigest()
+
+
+def _includes_others(words: Sequence[str], sources: Iterable[Path]) -> bool:
+    """Returns whether a source includes a header of a folder that the command names, other than those of torch and Python."""
+    folders = [Path(word[2:]) for word in words if word.startswith("-I")]
+    own = (Path(torch.__file__).parent, Path(sysconfig.get_paths()["include"]))
+    others = [each for each in folders if not any(each.is_relative_to(known) for known in own)]
+    for source in sources:
+        for name in map(os.fsdecode, _INCLUDE.findall(source.read_bytes())):
+            if os.path.isabs(name) or any((each / name).exists() for each in others):
+                return True
+    return False
+
+
+def _compiler_file(compiler: str) -> tuple[str, ...]:
+    """Returns what changes if the compiler's program is replaced, also by one of the same version."""
+    found = shutil.which(compiler)
+    if found is None:
+        return ()
+    path = Path(found).resolve()
+    return str(path), str(path.stat().st_size), str(path.stat().st_mtime_ns)
 
 
 @cache

@@ -9,6 +9,8 @@ from typing import Final
 
 import torch
 
+from conformance.checks.cases.context import CaseContext
+from conformance.checks.cases.exceptions import NotDeclared
 from conformance.checks.cases.layouts import DENSE, GuardedTensor
 from conformance.suites.distributed.groups import Ranks
 from devices.failure import Kind
@@ -51,13 +53,20 @@ class Operand:
         return values.conj().resolve_conj() if self.conjugate else values
 
 
+def require_layout(context: CaseContext, layout: str) -> None:
+    """Raises NotDeclared if tensors on the device cannot have the layout: a contiguous tensor in the place of the view would
+    show nothing."""
+    if not context.opened.takes(layout):
+        raise NotDeclared(f"by declaration: tensors on the device cannot have the layout {layout}")
+
+
 def put(ranks: Ranks, values: torch.Tensor, view: str) -> Operand:
     """Lays out the values on the device of the rank. ``view`` is the name of a view or the id of a layout. A conjugate view has
     the conjugate values in memory."""
     conjugate = view == "conjugate"
     given = values.conj().resolve_conj() if conjugate else values
     layout = LAYOUTS.get(view, view)
-    layout = layout if ranks.context.opened.takes(layout) else DENSE
+    require_layout(ranks.context, layout)
     around = None if values.is_floating_point() or values.is_complex() else 77.0
     made = ranks.context.guarded(given, layout, ranks.device_index, around=around)
     return Operand(made, conjugate)
