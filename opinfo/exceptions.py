@@ -58,7 +58,7 @@ class Exceptions(
     frozen=True,
     forbid_unknown_fields=True,
     rename={"families": "family", "exclusions": "exclude"},
-    dict=True,  # for _index
+    dict=True,  # for the cached properties
 ):
     """The content of ``exceptions.toml``."""
 
@@ -87,8 +87,23 @@ class Exceptions(
 
     def about(self, op: str) -> Exceptions:
         """Returns the exclusions that name an op."""
-        naming = (each for each in self.exclusions if any(names(p, op) for p in each.ops))
-        return Exceptions(exclusions=tuple(naming))
+        exact, prefixes = self._exclusions_by_op
+        places = {*exact.get(op, ()), *(n for prefix, n in prefixes if op.startswith(prefix))}
+        return Exceptions(exclusions=tuple(self.exclusions[place] for place in sorted(places)))
+
+    @cached_property
+    def _exclusions_by_op(self) -> tuple[dict[str, set[int]], list[tuple[str, int]]]:
+        """The places of the exclusions by exact name of an op, and the pairs of prefix and place. A plan asks for thousands
+        of ops."""
+        exact: dict[str, set[int]] = {}
+        prefixes: list[tuple[str, int]] = []
+        for place, exclusion in enumerate(self.exclusions):
+            for pattern in exclusion.ops:
+                if pattern.endswith("*"):
+                    prefixes.append((pattern[:-1], place))
+                else:
+                    exact.setdefault(pattern, set()).add(place)
+        return exact, prefixes
 
     def excluded(self, clause: str, op: str, dtype: str, *, fake_only: bool) -> Exclusion | None:
         covering = (e for e in self.exclusions if e.covers(clause, op, dtype, fake_only=fake_only))

@@ -12,7 +12,7 @@ from typing import Final
 import msgspec
 
 from conformance.contract import Contract, load
-from conformance.contract.levels import levels
+from conformance.contract.levels import listed_units
 from conformance.plan.options import Request, matching
 from conformance.plan.selection import Shard, find_descriptor
 from conformance.recordings.formats import check_format
@@ -67,7 +67,7 @@ def check(request: Request) -> Descriptor | None:
 def meant(argument: str) -> str:
     """Returns a question about the option that the user may have meant by an argument that is not a path, such as ";
     did you mean --ops add?"; an empty text if no name is similar."""
-    names = known_ops() or frozenset(cell.unit for level in levels() for cell in level.cells)
+    names = known_ops() or listed_units()
     if argument in names:
         return f"; did you mean --ops {argument}?"
     if argument in registry.installed().devices:
@@ -137,7 +137,7 @@ def known_ops() -> frozenset[str]:
         kept = msgspec.json.decode(_kept_ops().read_bytes(), type=list[str])
     except (OSError, msgspec.DecodeError, metadata.PackageNotFoundError):
         return frozenset()
-    return frozenset(kept).union(cell.unit for level in levels() for cell in level.cells)
+    return listed_units().union(kept)
 
 
 def keep_ops(names: Iterable[str]) -> None:

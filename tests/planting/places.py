@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import wraps
+from numbers import Number
 from typing import Any, Final
 from unittest import mock
 
@@ -41,6 +42,7 @@ class Planted:
     calls: int = 0
     failures: list[str] = field(default_factory=list)  # of the effect itself: a mistake of ours
     _libraries: list[Any] = field(default_factory=list)
+    _thread: threading.local = field(default_factory=threading.local)
     _lock: threading.RLock = field(default_factory=threading.RLock)
 
     def switch_on(self) -> None:
@@ -48,7 +50,7 @@ class Planted:
             warnings.simplefilter("ignore")  # the kernels are overridden on purpose
             for name in self.overloads:
                 library = torch.library.Library("aten", "IMPL")
-                library.impl(name, self._override(name), self.key)
+                library.impl(name, self._override(name), self.key, with_keyset=True)
                 self._libraries.append(library)
 
     def switch_off(self) -> None:
@@ -58,17 +60,35 @@ class Planted:
 
     def _override(self, name: str) -> Callable[..., Any]:
         function = overload_of(name)
+        own_kernel = torch.library.get_kernel(function, self.key)
+        tensors = [str(a.type) == "Tensor" for a in function._schema.arguments]
 
-        def override(*args: Any, **kwargs: Any) -> Any:
-            with self._lock:
-                # The effect may itself use what it breaks, and calls the device's own kernel.
-                self.switch_off()
-                try:
-                    return self._answer(KernelCall(function, args, kwargs))
-                finally:
-                    self.switch_on()
+        def override(keys: Any, *args: Any, **kwargs: Any) -> Any:
+            # The effect may itself use what it breaks, and calls the device's own kernel. The fault stays in its place
+            # meanwhile: other threads may be in it, and a kernel that is removed while it is called ends the process.
+            if getattr(self._thread, "in_effect", False):
+                if any(isinstance(a, Number) and tensor for a, tensor in zip(args, tensors)):
+                    return self._without_fault(function, args, kwargs)
+                return own_kernel.call_boxed(keys, *args, **kwargs)
+            self._thread.in_effect = True
+            try:
+                return self._answer(KernelCall(function, args, kwargs))
+            finally:
+                self._thread.in_effect = False
 
         return override
+
+    def _without_fault(
+        self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """The result of an overload for a number in the place of a tensor, which torch takes only where it dispatches the
+        call itself. No other thread may be in the fault."""
+        with self._lock:
+            self.switch_off()
+            try:
+                return function(*args, **kwargs)
+            finally:
+                self.switch_on()
 
     def _answer(self, call: KernelCall) -> Any:
         self.calls += 1

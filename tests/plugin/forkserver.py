@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import faulthandler
+import importlib
 import json
 import os
 import runpy
@@ -17,14 +18,26 @@ import torch
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 LIMIT = 300  # seconds that a child may take
+#: Modules that a run loads.
+_MODULES = (
+    *("pytest", "torch.testing._internal.common_methods_invocations"),
+    *("conformance.plugin", "conformance.run.session", "conformance.run.worker"),
+)
+#: Functions that remember what they return, by module.
+_DATA = {
+    "conformance.contract": ("load",),
+    "conformance.contract.levels": ("levels", "listed_units"),
+    "conformance.suites": ("suites",),
+    "opinfo.catalog": ("catalogue",),
+    "opinfo.exceptions": ("exceptions",),
+    "opinfo.module_catalog": ("module_entries",),
+}
 
 
 def main() -> None:
     torch.set_num_threads(1)  # no thread of this process must be lost in a fork
-    import pytest  # noqa: F401  # loaded here so that the children need not
-    from torch.testing._internal import common_methods_invocations  # noqa: F401
-
     sys.path[0] = str(CHECKOUT)
+    _load_what_children_need()
     for line in sys.stdin:
         request = json.loads(line)
         with tempfile.TemporaryFile() as output:
@@ -35,6 +48,16 @@ def main() -> None:
             output.seek(0)
             text = output.read().decode(errors="replace")
         print(json.dumps([os.waitstatus_to_exitcode(status), text]), flush=True)
+
+
+def _load_what_children_need() -> None:
+    """Loads what every run loads, so that the children need not: modules, and data that no option and no variable
+    changes. Devices and plug-ins are left to the children."""
+    for module in _MODULES:
+        importlib.import_module(module)
+    for module, functions in _DATA.items():
+        for name in functions:
+            getattr(importlib.import_module(module), name)()
 
 
 def _be_child(request: dict[str, Any], output: IO[bytes]) -> None:

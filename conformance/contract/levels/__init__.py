@@ -46,6 +46,16 @@ def levels(folder: Path = FOLDER) -> tuple[Level, ...]:
     return tuple(read_level(folder / f"{number}.toml", number) for number in LEVELS)
 
 
+@cache
+def listed_units(folder: Path = FOLDER) -> frozenset[str]:
+    """Returns the names of the ops and cases that the levels list, without the cells, which take much longer. Raises
+    ConformError if a file is malformed."""
+    files = (read_toml(folder / f"{number}.toml", _File, ConformError) for number in LEVELS)
+    return frozenset(
+        unit for file in files for block in file.cells for unit in (*block.ops, *block.cases)
+    )
+
+
 class _Block(msgspec.Struct, forbid_unknown_fields=True):
     """One table of a level's file. The table lists every combination of its clauses, ops and dtypes, or of its clauses
     and cases. A dtype may have ``@variant`` at its end."""
@@ -63,6 +73,7 @@ class _Block(msgspec.Struct, forbid_unknown_fields=True):
 
     @property
     def cells(self) -> set[CellKey]:
+        """The cells of the table; each use computes them."""
         each = product(self.clauses, self.ops or self.cases, self.dtypes or [""])
         return {CellKey.of_kind(*cell) for cell in each}
 
@@ -78,11 +89,12 @@ def read_level(path: Path, number: int) -> Level:
     file = read_toml(path, _File, ConformError)
     cells: set[CellKey] = set()
     for place, block in enumerate(file.cells, 1):
-        if twice := cells & block.cells:
+        listed = block.cells
+        if twice := cells & listed:
             raise ConformError(
                 f"{path}: block {place} of [[cells]] lists {min(twice)}, which an earlier block lists already"
             )
-        cells |= block.cells
+        cells |= listed
     return Level(number, LEVELS[number], file.version, frozenset(cells))
 
 
