@@ -2,8 +2,9 @@
 folder.
 
 The file has one JSON object in each line, sorted by cell and id, so that branches that pin different examples can be
-merged. Every plan of the device includes the pinned examples. A line of format 1 contains a ``call`` in ``layouts``, a
-line of format 2 the ``program`` of a case that runs random programs. The meaning of calls and programs is defined in
+merged. Every plan of the device includes the pinned examples. A line of format 1 has the fields
+``call`` and ``layouts``, the layouts of the call's tensors; a line of format 2 has the field ``program``, a program of a case
+that runs random programs. The meaning of calls and programs is defined in
 ``conformance/search/explore``; here they are plain data.
 """
 

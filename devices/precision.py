@@ -32,7 +32,7 @@ _Maxima = dict[str, float]
 
 
 class Raised(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A maximum that was raised, with the reason."""
+    """A maximum error that the device's file sets above the default, with the reason."""
 
     op: str
     dtype: str

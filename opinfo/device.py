@@ -251,7 +251,7 @@ def _unknown(descriptor: Descriptor) -> str:
         return f"{text}: name the module that registers the type (conform init: --module MODULE; descriptor: 'module')"
     if descriptor.init is not None:
         return f"{text}: neither importing {module!r} nor {descriptor.init}() registered a type"
-    return f"{text}: importing {module!r} registered no type. If the module needs a call after the import, name the function too (conform init: --module MODULE:FUNCTION; descriptor: 'init')"
+    return f"{text}: importing {module!r} registered no device type. If the module needs a call after the import, name the function too (conform init: --module MODULE:FUNCTION; descriptor: 'init')"
 
 
 #: By the name of a device: what its module changed in this process, when it was started and in the first call.

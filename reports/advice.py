@@ -156,7 +156,7 @@ def todo(cause: Cause, clauses: Mapping[str, Clause], quote: Quote = str) -> str
         line = quote(f"permitted_fallbacks=frozenset({json.dumps(listed)})")
         return f"if the fallback is intended, add to the descriptor: {line}"
     if rule == "kernel":
-        return f"register {quote(about[0])}, or list the ops that lack it in the descriptor's dtypes_by_op"
+        return f"register a kernel for {quote(about[0])}, or list the dtypes of the ops that need it in the descriptor's dtypes_by_op"
     if rule == "dtype":
         return f"implement the kernels, or remove {quote(about[0])} from the descriptor's dtypes (for single ops: dtypes_by_op)"
     if rule == "blocked":

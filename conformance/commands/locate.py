@@ -126,7 +126,7 @@ class _Runner:
         )
         if window > 1:
             click.echo(
-                f"no call is wrong alone; run again, {window} calls without reading back, from call {phase + 1} on",
+                f"no single call is wrong; the program runs again, and results are read back only after every {window} calls, from call {phase + 1} on",
                 err=True,
             )
         path = self.scratch / "orders.json"
@@ -270,7 +270,7 @@ def _parting_lines(compared: Comparison, against: Path | None) -> Iterator[str]:
     if compared.parting is None:
         yield f"    the runs do not part; the last result differs by {compared.last:.2g}"
     else:
-        yield f"    the runs part in {_named(compared.parting.call)}: {compared.parting.why}{_by(compared.parting)}"
+        yield f"    the runs first differ at {_named(compared.parting.call)}: {compared.parting.why}{_by(compared.parting)}"
     if compared.growth is not None:
         yield f"    their difference grows most in {_named(compared.growth.call)}{_by(compared.growth)}"
 

@@ -81,7 +81,7 @@ class Measurement:
                 yield Item(op.id, dtype, applying)
 
     def measure(self, item: Item) -> None:
-        """Runs an item and adds its calls."""
+        """Runs an item and adds the calls that it makes to the calls measured so far."""
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             if item.is_case:

@@ -123,7 +123,7 @@ class Shadow:
     def _seed(
         self, each: Operand, storages: list[torch.UntypedStorage], contents: Contents
     ) -> _Entry:
-        """Takes the device's elements for the whole storage of a tensor."""
+        """Copies the whole storage of an operand from the device to the shadow, and returns its new entry."""
         reference = StorageReference(storages[each.storage])
         data = contents[each.storage]
         count = data.numel() // each.dtype.itemsize

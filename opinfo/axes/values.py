@@ -596,7 +596,7 @@ def negative(count: int) -> torch.Tensor:
 
 
 def _two(count: int) -> torch.Tensor:
-    """Returns a vector of two different positive values, one of which occurs once in five elements."""
+    """Returns a vector with only two different positive values, one of which occurs once in five elements."""
     return torch.where(torch.arange(count) % 5 == 2, 1.25, 0.5)
 
 

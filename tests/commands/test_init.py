@@ -80,7 +80,7 @@ def test_bad_arguments_are_one_message(arguments: tuple[str, ...], message: str)
     ("module", "device", "message"),
     [
         ("no_such_module", "npu", "importing 'no_such_module' failed: ModuleNotFoundError"),
-        ("json", "npux", "importing 'json' registered no type. If the module needs a call"),
+        ("json", "npux", "importing 'json' registered no device type. If the module needs a call"),
         pytest.param(
             "json:no_such_function",
             "npu",

@@ -153,7 +153,7 @@ def test_two_devices_are_compared_by_a_trace(folder: Path) -> None:
     assert same.returncode == 0 and "the runs do not part" in same.stdout, same.stdout
     other = conform(*against, folder=folder, faults="values.ignore_storage_offset")
     assert other.returncode == 1
-    assert "the runs part in call 8, aten.neg.default" in other.stdout, other.stdout
+    assert "the runs first differ at call 8, aten.neg.default" in other.stdout, other.stdout
 
 
 @pytest.mark.slow

@@ -93,7 +93,7 @@ def read_literal(
 def _complex(left: Any, right: Any, minus: bool) -> complex:
     if isinstance(left, (int, float)) and isinstance(right, complex):
         return left - right if minus else left + right
-    raise Unreadable("only complex numbers are sums")
+    raise Unreadable("a sum is only allowed as a complex number, such as 1+2j")
 
 
 def _called(reader: Reader, args: list[Any], kwargs: Mapping[str, Any]) -> Any:

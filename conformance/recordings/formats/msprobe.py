@@ -85,7 +85,7 @@ def _gradients(call: DumpedCall | None, values: _Values) -> list[RecordedTensor]
 
 
 class _Values:
-    """Reads the values of a call."""
+    """Reads the arguments and results of one call of a dump, and notes what the dump does not say about them."""
 
     def __init__(self) -> None:
         self.ranges_known = True

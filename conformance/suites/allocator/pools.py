@@ -530,7 +530,7 @@ def reuses(context: CaseContext) -> None:
     there = context.bytes_of(200 * KIB)
     _pinned(200 * KIB)
     context.settle()
-    for at in ("never used", "read by a copy"):
+    for at in ("never used", "read by a queued copy"):
         before = _statistics(context)
         for _ in range(5):
             block = _pinned(200 * KIB)

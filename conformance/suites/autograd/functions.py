@@ -331,7 +331,7 @@ def materialized(context: CaseContext, index: int) -> None:
     """Use only one of three results of a Function: for each unused result, backward must receive a cotangent of zeros
     with the result's shape, dtype and device."""
     for used in range(3):
-        at = f"only result {used} is used"
+        at = f"a backward pass that uses only result {used}"
         x, seen = leaf(context, 3, 4, index=index), list[Any]()
         results = apply(_Several, x, True, seen)
         results[used].backward(torch.ones_like(results[used]))

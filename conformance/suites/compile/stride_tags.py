@@ -27,7 +27,7 @@ OPERANDS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "a sum": lambda x: x + 1,
     "a transposed sum": lambda x: (x + 1).transpose(1, 2),
     "a stepped sum": lambda x: (x + 1)[..., ::2],
-    "a part of a product": lambda x: (x * 2)[:, 1:],
+    "a slice of a product": lambda x: (x * 2)[:, 1:],
     "a sum in channels_last": lambda x: (x + 1).contiguous(memory_format=torch.channels_last) * 2,
     "a sum of a permuted input": lambda x: x.permute(3, 0, 2, 1) + 1,
     "a reduction": lambda x: x.sum(1, keepdim=True) + x,

@@ -116,7 +116,7 @@ def _integers(rank: int, part: int, rows: int) -> torch.Tensor:
 
 
 def blank(dtype: str = "float32", rows: int = 1) -> torch.Tensor:
-    """Returns the values that a target holds before the call."""
+    """Returns the tensor of -1 with which the output of a collective is filled before the call."""
     return torch.full((SHAPE[0] * rows, *SHAPE[1:]), -1, dtype=getattr(torch, dtype))
 
 

@@ -144,7 +144,7 @@ def run(
     needs: str,
 ) -> None:
     at = (
-        f"sequences {form!r}, inputs {inputs}, cotangent {cotangent} for outputs {start!r},"
+        f"{form} sequences, inputs {inputs}, {cotangent} cotangents for the outputs ({start}),"
         f" gradients of {needs}"
     )
     layer, reference = make_layer(context, kind, options)

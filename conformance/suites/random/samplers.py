@@ -58,7 +58,7 @@ class Form(Enum):
     LIKE = "torch.randn_like(x)"
     SHAPE = "torch.randn(x.shape)"
     PARAMETERS = "torch.normal(means, deviations)"
-    OTHER = "in none of these ways"
+    OTHER = "a call that is none of the above"
 
 
 FILL, LIKE, SHAPE, PARAMETERS, OTHER = Form
