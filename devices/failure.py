@@ -146,5 +146,5 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     def report(self, failed: int, checks: int) -> str:
         """Returns the text of a report: the layout, the failure, and the number of failing checks."""
         where = f"[{self.layout}] " if self.layout else ""
-        more = f" ({failed} failing checks of {checks})" if failed > 1 else ""
+        more = f" ({failed} of {checks} checks fail)" if failed > 1 else ""
         return f"{where}{self.message}{more}"

@@ -234,7 +234,7 @@ def _unexpected(run: Run, new: Sequence[CellResult], *, allow_improvements: bool
         yield (
             f"{count}: failures that {name} does not list"
             if name
-            else f"{count} (the run had no manifest)"
+            else f"{count}: failures (the run had no manifest)"
         )
     if (better := new[regressions:]) and not allow_improvements:
         yield (

@@ -567,7 +567,9 @@ def of_what_is_not_needed(context: CaseContext) -> None:
     x, other = leaf(context, 4, 4), numbers(context, 4, 4)
     result = (x + other).sum()
     other.zero_()
-    still_runs(context, result, RUNS, "an operand of a sum")
+    still_runs(
+        context, result, RUNS, "a write to an operand of a sum, which backward does not need"
+    )
     y = x * 2
     result = y.sum()
     y.zero_()

@@ -241,7 +241,7 @@ def _not_a_leaf(context: CaseContext, folder: str) -> None:
     with connected(context, folder) as peer:
         leaf = context.to_device(torch.ones(3)).requires_grad_()
         if peer.sends:
-            text = "a tensor with a graph could be sent to another process"
+            text = "a tensor that is not a leaf was sent to another process without an error"
             context.raises(RuntimeError, peer.send, leaf * 2, text=text)
             peer.send(leaf)
             peer.turn()

@@ -224,7 +224,7 @@ def of_many_calls(context: CaseContext, call: str) -> None:
     context.same(len(calls), MANY, "a profile does not list all calls of an op", Kind.COUNT)
     of_call = _executions_of(seen, calls)
     counts = {len(found) for found in of_call.values()}
-    text = "not all calls of an op have the same number of kernels, at least one"
+    text = "the calls of an op do not all have the same number of kernels, or have none"
     context.check(len(counts) == 1 and 0 not in counts, text, found=counts, kind=Kind.COUNT)
     listed = [execution for found in of_call.values() for execution in found]
     text = "the duration of a kernel is not positive"

@@ -119,7 +119,7 @@ def handler_writes_each_cycle(context: CaseContext) -> None:
     for text in texts:
         listed = {str(e.get("name")) for e in events_of(context, loaded(context, text))}
         steps.append(sorted(name for name in listed if name.startswith("ProfilerStep#")))
-    text = "the steps in the traces are not those of their cycles"
+    text = "the traces do not contain the active steps of their cycles of the schedule"
     context.same(sorted(steps), [["ProfilerStep#1"], ["ProfilerStep#3"]], text)
 
 

@@ -38,7 +38,7 @@ def permutation(context: CaseContext) -> None:
                 message = f"{text}: more than 30 numbers stay at their index"
                 context.check(stay <= 30, message, found=stay)
                 ascend = int((found.diff() == 1).sum())
-                message = f"{text}: the order is not random: more than 30 numbers n are followed directly by n + 1"
+                message = f"{text}: the order is not random: more than 30 numbers are directly followed by their successor"
                 context.check(ascend <= 30, message, found=ascend)
 
 
@@ -119,7 +119,9 @@ def without_replacement(context: CaseContext) -> None:
             how = f"multinomial of weights laid out as {layout}, {'with' if replaced else 'without'} replacement"
             context.same(tuple(found.shape), (_ROWS, 5), f"{how}: the result has the wrong shape")
             if replaced:
-                text = f"{how}: the drawn categories are not those of nonzero weight"
+                text = (
+                    f"{how}: the categories that were drawn are not those with a weight above zero"
+                )
                 context.same(sorted(set(found.reshape(-1).tolist())), [1, 2, 4, 5, 6], text)
             else:
                 want = torch.tensor([1, 2, 4, 5, 6]).expand(_ROWS, 5)

@@ -62,7 +62,7 @@ def _apart(context: CaseContext, text: str, law: Law, drawn: torch.Tensor) -> No
     one, two, three = drawn[:-2], drawn[1:-1], drawn[2:]
     same = int(((one == two) & (two == three)).sum())
     triples = (
-        f"{text}: some three neighbouring samples are equal (found: the number of such triples)"
+        f"{text}: three neighbouring samples are equal (found: the number of places where they are)"
     )
     context.same(same, 0, triples)
     same = max(int((drawn[lag:] == drawn[:-lag]).sum()) for lag in _LAGS)
