@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
+import inspect
 import os
 import sys
 import tempfile
@@ -20,19 +21,27 @@ from conformance.kernels import forms
 from conformance.kernels.calls_file import (
     ANSWERS,
     CALLS,
+    ENDED,
+    FINISHING,
+    FIRST_ROUND,
     LOADED,
     MEMORY,
+    NOT_RUN,
+    OPCHECKING,
     PROGRESS,
     REQUEST,
+    TIMING,
     Answer,
     Loaded,
     Output,
     PlannedCall,
     View,
+    arguments_text,
     packed,
     read,
     write,
 )
+from conformance.kernels.forms import is_custom_op
 from conformance.kernels.guard_pages import (
     MAP_ANONYMOUS,
     MAP_FIXED,
@@ -80,6 +89,7 @@ class Process:
         self.slots: dict[int, int] = {}
         self.slot_size = max((r.mapped for c in self.calls for r in c.storages), default=0) + PAGE
         self.held: tuple[Any, list[torch.Tensor], list[torch.Tensor]] | None = None
+        self.answered: set[int] = set()
         self.last: tuple[int, list[tuple[torch.Tensor, int, bytes]]] | None = None
 
     def run(self, first: int) -> None:
@@ -96,46 +106,57 @@ class Process:
         for number in range(first, len(self.calls)):
             self._step(number + 1)
             self._make(number, kernel)
-        self._step(len(self.calls) + 1)
+        count = len(self.calls)
+        self._step(count + FINISHING)
         self._check_last()
-        self._report(Loaded(replaced=tuple(replaced_names(before))))
-        if self.request.speed or self.request.form == forms.CUSTOM_OP:
-            self._extras(kernel, tuple(replaced_names(before)))
-        self._step(len(self.calls) + 2)
+        checked = self.folder.name == FIRST_ROUND and is_custom_op(self.request, kernel)
+        # Replaced below, unless the process ends in opcheck.
+        opcheck = {"opcheck": "it did not end"} if checked else {}
+        found = Loaded(replaced=tuple(replaced_names(before)), opcheck=opcheck)
+        self._report(found)
+        if checked:
+            self._step(count + OPCHECKING)
+            found = msgspec.structs.replace(found, opcheck=self._checked_by_torch(kernel))
+            self._report(found)
+        if self.folder.name == FIRST_ROUND and self.request.speed:
+            self._step(count + TIMING)
+            self._report(msgspec.structs.replace(found, **self._times(kernel)))
+        self._step(count + ENDED)
 
-    def _extras(self, kernel: Callable[..., Any], replaced: tuple[str, ...]) -> None:
-        """Runs opcheck if the kernel is a custom op, and measures the times of the kernel and of the op that it
-        replaces."""
-        found = Loaded(replaced=replaced)
+    def _checked_by_torch(self, kernel: Callable[..., Any]) -> dict[str, str]:
+        """Returns the results of opcheck for the largest call that the kernel answered. If opcheck itself raises an
+        exception, that is the result."""
         number = self._largest()
         if number is None:
-            return
+            return {"opcheck": NOT_RUN}
         try:
             args, kwargs, _ = self._arguments(self.calls[number])
-            if self.request.form == forms.CUSTOM_OP:
-                results = forms.checked_by_torch(self.request, args, kwargs)
-                found = msgspec.structs.replace(found, opcheck=results)
-            other = forms.replaced_op(self.request) if self.request.speed else None
-            if other is not None:
-                # New tensors of the allocator: memory that is mapped from a file is slower.
-                args, kwargs = replace_tensors((args, kwargs), torch.Tensor.clone)
-                both = getattr(kernel, "direct", kernel), other
-                times = median_times(both, args, kwargs, self.device.synchronise)
-                timed = {
-                    "kernel_us": times[0],
-                    "replaced_us": times[1],
-                    "timed": _text(args, kwargs),
-                }
-                found = msgspec.structs.replace(found, **timed)
+            return forms.checked_by_torch(kernel, args, kwargs)
         except Exception as error:
-            found = msgspec.structs.replace(found, error=f"{_type(error).__name__}: {error}")
-        self._report(found)
+            return {"opcheck": f"it raised {_type(error).__name__}: {error}"}
+
+    def _times(self, kernel: Callable[..., Any]) -> dict[str, Any]:
+        """Returns the median times of the kernel and of the op that it replaces, or the reason why there are none."""
+        number, other = self._largest(), forms.replaced_op(self.request)
+        if number is None or other is None:
+            return {"untimed": "no call to time"}
+        try:
+            args, kwargs, _ = self._arguments(self.calls[number])
+            # New tensors of the allocator: memory that is mapped from a file is slower.
+            args, kwargs = replace_tensors((args, kwargs), torch.Tensor.clone)
+            both = getattr(kernel, "direct", kernel), other
+            times = median_times(both, args, kwargs, self.device.synchronise)
+        except Exception as error:
+            return {"untimed": f"{_type(error).__name__}: {error}"}
+        timed = arguments_text(args, kwargs)
+        return {"kernel_us": times[0], "replaced_us": times[1], "timed": timed}
 
     def _largest(self) -> int | None:
+        """Returns the number of the largest call to which this process returned a result; None if there is none."""
         sizes = [
             (sum(r.nbytes for r in call.storages), -number)
             for number, call in enumerate(self.calls)
-            if not call.watched and all(v.offset == 0 for v in call.tensors)
+            if number in self.answered and all(v.offset == 0 for v in call.tensors)
         ]
         return -max(sizes)[1] if sizes else None
 
@@ -176,6 +197,7 @@ class Process:
         found = Answer(number, raised=raised, calls=calls)
         blobs: list[bytes] = []
         if raised is None and not call.watched:
+            self.answered.add(number)
             found = self._answer(found, result, tensors, blobs)
         after = [(tuple(t.shape), tuple(t.stride()), int(t.storage_offset())) for t in tensors]
         moved = {n: now for n, (now, was) in enumerate(zip(after, before)) if now != was}
@@ -190,9 +212,17 @@ class Process:
         self.last = (number, own)
 
     def _reference_code(self) -> CodeType | None:
-        """Returns the code object of the reference; None if the reference is not a Python function."""
+        """Returns the code object of the reference: of the function itself if it is decorated, of ``forward`` if it is a
+        module. Returns None if the reference is not written in Python."""
         source = self.request.reference
-        return None if source is None else getattr(source.load(), "__code__", None)
+        if (
+            source is None or self.request.form == "flashinfer"
+        ):  # its reference is text in a definition
+            return None
+        found = inspect.unwrap(source.load())
+        if isinstance(found, (torch.nn.Module, type)):
+            found = getattr(found, "forward", None)
+        return getattr(found, "__code__", None)
 
     def _put(self, answer: Answer, blobs: list[bytes]) -> None:
         data = _pack(answer, blobs)
@@ -353,16 +383,6 @@ def _plain(result: Any) -> Any:
 
 def _tensors(result: Any) -> list[torch.Tensor]:
     return tensors_of(result)
-
-
-def _text(args: Any, kwargs: Any) -> str:
-    """Returns the arguments of a call as one line, with the dtype and shape of each tensor."""
-
-    def shown(tensor: torch.Tensor) -> Any:
-        return f"{str(tensor.dtype)[6:]}{[*tensor.shape]}"
-
-    args, kwargs = replace_tensors((args, kwargs), shown)
-    return ", ".join([*map(str, args), *(f"{name}={value}" for name, value in kwargs.items())])
 
 
 if __name__ == "__main__":

@@ -152,6 +152,12 @@ def tanh_always(x: torch.Tensor, *, approximate: str = "none") -> torch.Tensor:
     return right.gelu(x, approximate="tanh")
 
 
+@wrong("aten::gelu", "precision.ulp", call=_matrix)
+def gelu_shifted(x: torch.Tensor, *, approximate: str = "none") -> torch.Tensor:
+    """Off by 2e-6, which is more than the error of torch's own gelu."""
+    return right.gelu_formula(x, approximate=approximate) + 2e-6
+
+
 @wrong("aten::add.Tensor", VALUES, call=_two)
 def alpha_ignored(a: torch.Tensor, b: torch.Tensor, *, alpha: Any = 1) -> torch.Tensor:
     return torch.sub(a, b, alpha=-1)
