@@ -29,6 +29,10 @@ FINISHING, OPCHECKING, TIMING, ENDED = 1, 2, 3, 4
 #: The name of the folder of the first round, in which opcheck is run and times are measured.
 FIRST_ROUND: Final = "round-0"
 
+#: The most rounds of calls: in each, the kernel gets calls that follow from wrong results of earlier ones. The judgement
+#: after the last round counts further calls as calls without an answer.
+ROUNDS: Final = 6
+
 #: The result of opcheck if the kernel answered no call, so that there are no arguments.
 NOT_RUN: Final = "not run: the kernel answered no call"
 

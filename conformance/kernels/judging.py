@@ -23,6 +23,7 @@ from conformance.kernels.calls_file import (
     NOT_RUN,
     REFUSAL,
     REQUEST,
+    ROUNDS,
     VERDICT,
     Loaded,
     PlannedCall,
@@ -34,6 +35,7 @@ from conformance.kernels.calls_file import (
 from conformance.kernels.checks import checks_of, clauses_of
 from conformance.kernels.exchange import Exchange, Given
 from conformance.kernels.judgement import CheckResult, Fault, Judgement, Speed, Verdict
+from conformance.kernels.process_state import RANDOM_STATE
 from conformance.kernels.request import Request
 from conformance.kernels.subjects import KernelSubject, base_of, samples_for
 from devices.cell import Outcome
@@ -108,7 +110,9 @@ class Judge:
             return self._not_loaded(self.loaded[0].error)
         base = base_of(request)
         descriptor = find(request.device, request.descriptor)
-        exchange = Exchange(base.reference, descriptor.torch_type, bool(request.target))
+        exchange = Exchange(
+            base.reference, descriptor.torch_type, bool(request.target), self.number >= ROUNDS
+        )
         watched = self._learn(exchange)
         device = Device(
             replace(descriptor, to_device=exchange.marks.to_device, from_device=identity),
@@ -257,7 +261,8 @@ class Judge:
             message = "the result of a call changed during a later call"
             self.faults.append(Fault(KEPT, message, failed=exchange.late, checks=self.calls))
         for name in dict.fromkeys(n for each in self.loaded for n in each.replaced):
-            self.faults.append(Fault(STATE, f"the kernel replaced {name}"))
+            if name != RANDOM_STATE or not draws(base, samples):
+                self.faults.append(Fault(STATE, f"the kernel replaced or changed {name}"))
         for name, result in {n: r for each in self.loaded for n, r in each.opcheck.items()}.items():
             if result == NOT_RUN:
                 self.unchecked.append((Outcome.BLOCKED, f"not checked: {OPCHECK}: {result}"))
@@ -382,6 +387,18 @@ def own_ops(base: Subject, samples: list[Sample]) -> frozenset[str]:
         used.add(frozenset(ops.computing))
     single = [each for each in used if len(each) == 1]
     return frozenset().union(*single) if len(single) == len(used) else frozenset()
+
+
+def draws(base: Subject, samples: list[Sample]) -> bool:
+    """Returns True if the reference draws from torch's random generator for one of the samples."""
+    before = torch.get_rng_state()
+    for sample in samples:
+        args, kwargs = sample.call.bind([each.clone() for each in sample.tensors])
+        with torch.no_grad():
+            base.reference(*args, **dict(kwargs))
+        if not torch.equal(torch.get_rng_state(), before):
+            return True
+    return False
 
 
 def _with_elements(samples: list[Sample]) -> Iterator[Sample]:

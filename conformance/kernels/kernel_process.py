@@ -53,7 +53,13 @@ from conformance.kernels.guard_pages import (
     PROT_WRITE,
     map_memory,
 )
-from conformance.kernels.process_state import calls_seen, fingerprint, replaced_names
+from conformance.kernels.process_state import (
+    calls_seen,
+    changed_names,
+    fingerprint,
+    replaced_names,
+    state_of_calls,
+)
 from conformance.kernels.request import Request
 from conformance.kernels.timing import median_times
 from devices.registry import find
@@ -103,6 +109,7 @@ class Process:
             self._report(Loaded(f"loading the kernel raised {_type(error).__name__}: {error}"))
             return
         torch.set_grad_enabled(False)
+        state = state_of_calls()
         for number in range(first, len(self.calls)):
             self._step(number + 1)
             self._make(number, kernel)
@@ -112,7 +119,8 @@ class Process:
         checked = self.folder.name == FIRST_ROUND and is_custom_op(self.request, kernel)
         # Replaced below, unless the process ends in opcheck.
         opcheck = {"opcheck": "it did not end"} if checked else {}
-        found = Loaded(replaced=tuple(replaced_names(before)), opcheck=opcheck)
+        replaced = (*replaced_names(before), *changed_names(state, state_of_calls()))
+        found = Loaded(replaced=replaced, opcheck=opcheck)
         self._report(found)
         if checked:
             self._step(count + OPCHECKING)
@@ -265,6 +273,8 @@ class Process:
         kind = f"{_type(tensor).__module__}.{_type(tensor).__qualname__}"
         if _type(tensor) is not torch.Tensor:
             return Output(kind, ""), b""
+        if tensor.requires_grad:  # gradients are off, so no op returns such a tensor
+            return Output(f"{kind} that requires gradients", ""), b""
         device = tensor.device.type
         if device != self.device.torch_device.type or tensor.layout != torch.strided:
             return Output(kind, f"{device}, layout {tensor.layout}"), b""
