@@ -67,6 +67,7 @@ from opinfo.compare import replace_tensors, tensors_of
 from opinfo.device import open_device
 from opinfo.encoding import ARGUMENTS, NotEncodable, read_value, write_value
 from opinfo.memory import M_PERTURB, mallopt
+from opinfo.torch_private import storage_id
 
 # The kernel may replace these names, so they are looked up before it is loaded.
 _pack, _digest, _string_at, _type = packed, hashlib.blake2b, ctypes.string_at, type
@@ -300,8 +301,13 @@ class Process:
     def _storage_at(self, tensor: torch.Tensor) -> tuple[int | None, int]:
         """Returns the number of the argument's storage in which a tensor lies, and the tensor's offset in elements.
         Returns (None, 0) if the tensor has its own memory."""
+        bases = self.held[2] if self.held else []
+        own = storage_id(tensor)
+        for number, base in enumerate(bases):  # a storage without bytes has no address
+            if storage_id(base) == own:
+                return number, int(tensor.storage_offset())
         address = tensor.data_ptr()
-        for number, base in enumerate(self.held[2] if self.held else ()):
+        for number, base in enumerate(bases):
             start = base.data_ptr()
             if address and start <= address < start + base.nbytes:
                 return number, (address - start) // tensor.dtype.itemsize
