@@ -221,7 +221,21 @@ class Exchange:
         outputs = self._outputs(given, bases)
         if isinstance(answer.result, dict) and "other" in answer.result:
             return self._refuse(f"an object of type {answer.result['other']}")
-        return read_value(answer.result, ARGUMENTS, lambda n: outputs[n])
+        result = read_value(answer.result, ARGUMENTS, lambda n: outputs[n])
+        if not isinstance(result, torch.Tensor):
+            self._check_form(call, result)
+        return result
+
+    def _check_form(self, call: Arguments, result: Any) -> None:
+        """Refuses a result whose tensors are nested in another way than those of the reference, for example a list of one
+        tensor in place of a tensor. The comparison of values regards only the tensors."""
+        args, kwargs = call.bind([_like(each) for each in call.tensors])
+        try:
+            wanted = _form(self.reference(*args, **dict(kwargs)))
+        except Exception:  # layout.values judges that the kernel did not raise
+            return
+        if _form(result) != wanted:
+            self._refuse(f"{_form(result)} in place of {wanted}")
 
     def _exception(self, call: Arguments, name: str, text: str) -> Exception:
         """Returns the exception to raise for an exception of the kernel. If the reference raises for the same
@@ -263,6 +277,15 @@ class Exchange:
         if what not in self.not_plain:
             self.not_plain.append(what)
         raise NotAPlainTensor(f"the result contains {what}; expected a torch.Tensor on the device")
+
+
+def _form(result: Any) -> str:
+    """Returns the nesting of a result as text: "Tensor", or "(Tensor, Tensor)" for a tuple or list of two tensors."""
+    if isinstance(result, torch.Tensor):
+        return "Tensor"
+    if isinstance(result, (tuple, list)):
+        return f"({', '.join(map(_form, result))})"
+    return "None" if result is None else "a number" if isinstance(result, (int, float)) else "…"
 
 
 def _fake_refuses(reference: Callable[..., Any], call: Arguments) -> bool:

@@ -129,3 +129,26 @@ def gelu_without_cancellation(x: torch.Tensor, *, approximate: str = "none") -> 
     if approximate == "tanh":
         return x * torch.sigmoid(1.5957691216057308 * (x + 0.044715 * x * x * x))
     return x * 0.5 * torch.erfc(-x * 0.7071067811865476)
+
+
+@right("aten::transpose.int")
+def transpose(x: torch.Tensor, dim0: int, dim1: int) -> torch.Tensor:
+    """Returns a view, as the op does."""
+    order = list(range(x.dim()))
+    if order:
+        order[dim0], order[dim1] = order[dim1], order[dim0]
+    return x.permute(order)
+
+
+@right("aten::bitwise_and.Tensor", dtypes=("int64",))
+def bitwise_and(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    return ~(~a | ~b)
+
+
+@right("aten::topk")
+def topk(x: torch.Tensor, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> Any:
+    """Two outputs, of which one has indices."""
+    if not x.dim():
+        return x.clone(), torch.zeros((), dtype=torch.int64)
+    found = torch.sort(x, dim=dim, descending=largest, stable=True)
+    return tuple(each.narrow(dim, 0, k).contiguous() for each in found)

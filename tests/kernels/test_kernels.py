@@ -27,7 +27,7 @@ CHECKOUT = Path(__file__).resolve().parents[2]
 RIGHT, WRONG = right_kernels.right.entries, wrong_kernels.wrong.entries
 #: The kernels of the fast part: one of each kind.
 FAST = {"tiled_matmul", "strides_ignored", "reads_past_the_end", "one_buffer", "passes_on"}
-FAST |= {"gelu_formula", "gelu_shifted"}
+FAST |= {"gelu_formula", "gelu_shifted", "transpose", "seeds_the_generator"}
 
 
 def some_slow(names: Iterable[str]) -> list[object]:

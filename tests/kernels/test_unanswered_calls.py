@@ -11,10 +11,12 @@ import torch
 
 from conformance import judge
 from conformance.cli import conform
+from conformance.kernels.exchange import Exchange, NotMade
 from conformance.kernels.judgement import Judgement, Verdict
 from conformance.kernels.request import NotLoadable, Source
+from conformance.kernels.targets import overload_named, sources_of
 from devices.cell import Outcome
-from tests.kernels import custom_ops, decorated, references, unanswering
+from tests.kernels import custom_ops, decorated, leaks, references, unanswering
 
 DOUBLED: dict[str, Any] = {"reference": references.doubled, "samples": references.single}
 OF_TWO: dict[str, Any] = {"reference": decorated.reference, "samples": decorated.samples}
@@ -51,6 +53,31 @@ def test_a_check_whose_calls_the_kernel_refuses_is_named_in_a_note() -> None:
 def test_a_check_whose_calls_were_not_made_has_not_passed() -> None:
     found = judge(unanswering.claims_all_calls, "aten::relu")
     assert Outcome.PASS not in {each.outcome for each in found.results if each.checks}
+
+
+def test_a_list_of_one_tensor_is_not_a_tensor() -> None:
+    found = judge(unanswering.in_a_list, **DOUBLED, guard_pages=False)
+    (fault,) = [each for each in found.faults if each.check == "kernel.plain_result"]
+    assert "(Tensor) in place of Tensor" in fault.message
+
+
+def test_after_the_last_round_a_further_call_has_no_answer() -> None:
+    exchange = Exchange(torch.neg, "cpu", closed=True)
+    with pytest.raises(NotMade, match="each round of calls led to new calls"):
+        exchange(exchange.marks.to_device(torch.ones(2)))
+    assert exchange.planned == [] and len(exchange.unanswered) == 1
+
+
+def test_an_overload_that_serves_several_ops_gets_samples_of_each_kind() -> None:
+    ids = [each.id for each in sources_of(overload_named("aten::convolution"))]
+    assert {"conv_transpose" in each for each in ids} == {True, False}
+
+
+@pytest.mark.slow
+def test_random_wrong_kernels_leave_nothing_behind() -> None:
+    before, after, accepted = leaks.measure(4, 3)
+    assert accepted == []
+    assert before == after
 
 
 def test_a_decorated_kernel_is_not_the_function_that_it_wraps() -> None:

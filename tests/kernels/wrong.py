@@ -328,6 +328,26 @@ def keeps_the_dimension(x: torch.Tensor) -> torch.Tensor:
     return x.sum(-1, keepdim=True) if x.shape[-1] != 1 else x.squeeze(-1)
 
 
+@wrong("aten::relu", "kernel.plain_result", call=_matrix)
+def requires_gradients(x: torch.Tensor) -> torch.Tensor:
+    return right.relu(x).detach().requires_grad_()
+
+
+# -- what it leaves behind
+
+
+@wrong("aten::relu", "kernel.process_state", call=_matrix)
+def seeds_the_generator(x: torch.Tensor) -> torch.Tensor:
+    torch.manual_seed(0)
+    return right.relu(x)
+
+
+@wrong("aten::relu", "kernel.process_state", call=_matrix)
+def switches_gradients_on(x: torch.Tensor) -> torch.Tensor:
+    torch.set_grad_enabled(True)
+    return right.relu(x)
+
+
 # -- deceit
 
 
