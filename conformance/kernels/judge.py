@@ -273,6 +273,7 @@ class _Rounds:
 def run_script(path: str) -> None:
     """Runs a repro script in this process, and ends the process with the script's exit status."""
     status = 0
+    tempfile.tempdir = str(Path(path).parent)  # removed after the judgement
     try:
         runpy.run_path(path, run_name="__main__")
     except SystemExit as end:

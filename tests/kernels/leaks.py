@@ -19,12 +19,13 @@ import time
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 
 from conformance import judge
 from conformance.kernels.judge import process_count
 from conformance.kernels.judgement import Verdict
-from conformance.kernels.zygote import zygote
+from conformance.kernels.zygote import close, zygote
 
 _HEAD = """
 import os, subprocess, sys, tempfile, threading, time
@@ -97,9 +98,7 @@ def state() -> dict[str, Any]:
         "processes of the zygote": process_count(),
         "threads": threading.active_count(),
         "folders of judgements": len([*zygote().folder.iterdir()]),
-        "temporary files": sorted(
-            each for each in os.listdir(tempfile.gettempdir()) if "tmp" in each
-        ),
+        "temporary files": sorted(os.listdir(tempfile.gettempdir())),
         "modules": len(sys.modules),
         "default dtype": str(torch.get_default_dtype()),
         "random state": hash(bytes(torch.get_rng_state().numpy())),
@@ -112,8 +111,14 @@ def state() -> dict[str, Any]:
 
 def measure(count: int, seed: int) -> tuple[dict[str, Any], dict[str, Any], list[str]]:
     """Judges ``count`` random wrong kernels after a first one. Returns the states before and after, and the names of the
-    kernels that were not judged wrong."""
-    with tempfile.TemporaryDirectory(prefix="conform-leaks-") as folder:
+    kernels that were not judged wrong. The temporary files are those of a folder of its own, for which a new zygote is
+    started."""
+    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        own = Path(folder) / "temporary"
+        own.mkdir()
+        patch.setenv("TMPDIR", str(own))
+        patch.setattr(tempfile, "tempdir", str(own))
+        close()
         path = Path(folder) / "conform_leaks.py"
         path.write_text(source_of(count + 1, seed), encoding="utf-8")
         spec = importlib.util.spec_from_file_location(path.stem, path)
@@ -133,6 +138,7 @@ def measure(count: int, seed: int) -> tuple[dict[str, Any], dict[str, Any], list
                     accepted.append(f"kernel_{number}")
             return before, state(), accepted
         finally:
+            close()
             sys.path.remove(folder)
             sys.modules.pop(path.stem, None)
 
