@@ -45,6 +45,8 @@ class Subject:
     identity: Any = None
     #: what a reduction does with NaN: ``propagate``, ``omit`` or None
     nan_policy: str | None = None
+    #: whether a result may be as imprecise as that of torch's op on the CPU, even where the bounds of precision are narrower
+    as_precise_as_cpu: bool = False
     #: whether second derivatives and forward-mode derivatives are implemented
     has_second_gradient: bool = False
     has_forward_gradient: bool = False

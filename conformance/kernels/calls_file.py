@@ -10,8 +10,10 @@ from pathlib import Path
 from typing import Any, Final
 
 import msgspec
+import torch
 
 from devices.errors import ConformError
+from opinfo.compare import replace_tensors
 
 #: The names of the files in the folder of a judgement.
 REQUEST, CALLS, MEMORY = "request.json", "calls.msgpack", "memory.bin"
@@ -20,6 +22,19 @@ VERDICT, REFUSAL = "judgement.msgpack", "refusal.json"
 
 #: The length of the progress file: the number of the step that has begun.
 STEP_BYTES: Final = 12
+
+#: The steps of a kernel's process after its last call, as numbers that are added to the number of calls.
+FINISHING, OPCHECKING, TIMING, ENDED = 1, 2, 3, 4
+
+#: The name of the folder of the first round, in which opcheck is run and times are measured.
+FIRST_ROUND: Final = "round-0"
+
+#: The most rounds of calls: in each, the kernel gets calls that follow from wrong results of earlier ones. The judgement
+#: after the last round counts further calls as calls without an answer.
+ROUNDS: Final = 6
+
+#: The result of opcheck if the kernel answered no call, so that there are no arguments.
+NOT_RUN: Final = "not run: the kernel answered no call"
 
 _LENGTH: Final = struct.Struct("<QQ")
 
@@ -99,7 +114,7 @@ class Answer(msgspec.Struct, frozen=True, omit_defaults=True):
 class Loaded(msgspec.Struct, frozen=True, omit_defaults=True):
     """What the kernel's process reports besides its answers: the error if the kernel could not be loaded, the names of
     torch and Python that the kernel replaced, the results of opcheck, and the measured times. ``timed`` describes the
-    arguments of the call that was timed."""
+    arguments of the call that was timed, and ``untimed`` says why no time was measured."""
 
     error: str = ""
     replaced: tuple[str, ...] = ()
@@ -107,6 +122,7 @@ class Loaded(msgspec.Struct, frozen=True, omit_defaults=True):
     kernel_us: float = 0.0
     replaced_us: float = 0.0
     timed: str = ""
+    untimed: str = ""
 
 
 class Refusal(msgspec.Struct, frozen=True):
@@ -154,3 +170,13 @@ def answers_in(path: Path) -> Iterator[tuple[Answer, memoryview]]:
             return
         yield answer, data[_LENGTH.size + head : end]
         data = data[end:]
+
+
+def arguments_text(args: Any, kwargs: Any) -> str:
+    """Returns the arguments of a call as one line, with the dtype and shape of each tensor."""
+
+    def shown(tensor: torch.Tensor) -> Any:
+        return f"{str(tensor.dtype)[6:]}{[*tensor.shape]}"
+
+    args, kwargs = replace_tensors((args, kwargs), shown)
+    return ", ".join([*map(str, args), *(f"{name}={value}" for name, value in kwargs.items())])

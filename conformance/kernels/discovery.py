@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from pathlib import Path
 
 import msgspec
@@ -25,6 +26,7 @@ def main(folder: str) -> None:
     """Imports the module that the request in a folder names, and writes the ops that the module overrides to a file in
     this folder."""
     path = Path(folder)
+    tempfile.tempdir = folder  # removed afterwards
     request = msgspec.json.decode((path / REQUEST).read_bytes(), type=Request)
     device = open_device(find(request.device, request.descriptor))
     try:

@@ -28,13 +28,14 @@ from conformance.kernels.calls_file import (
     PlannedCall,
     Region,
     View,
+    arguments_text,
     write,
 )
 from conformance.kernels.guard_pages import PAGE, PAGED
 from conformance.kernels.marks import Marks
 from opinfo.compare import Arguments
 from opinfo.encoding import ARGUMENTS, read_value, write_value
-from opinfo.torch_private import storage_id, without_modes
+from opinfo.torch_private import NO_FAKE_ANSWER, FakeTensorMode, storage_id, without_modes
 
 #: The start of a storage is a multiple of this many bytes, as with torch's allocator.
 _ALIGNED = 64
@@ -70,6 +71,18 @@ class Given:
             return file.read(region.nbytes)
 
 
+@dataclass(frozen=True)
+class Unanswered:
+    """A call for which the kernel returned no result although the reference returns one: it raised an exception or ended
+    its process, or it was not ``made``. ``why`` says what happened, ``call`` describes the arguments, which have ``size``
+    elements."""
+
+    why: str
+    call: str
+    size: int
+    made: bool = True
+
+
 @dataclass
 class Exchange:
     """The calls of a kernel: answers from earlier rounds, and calls that are planned for the next round because they
@@ -77,6 +90,8 @@ class Exchange:
 
     reference: Callable[..., Any]
     torch_type: str
+    is_op: bool = True  # the reference is an op of torch, which FakeTensor knows
+    closed: bool = False  # no further call can be made
     marks: Marks = field(default_factory=Marks)
     answers: dict[bytes, list[Given]] = field(default_factory=lambda: defaultdict(list))
     planned: list[PlannedCall] = field(default_factory=list)
@@ -84,6 +99,7 @@ class Exchange:
     made: int = 0
     not_plain: list[str] = field(default_factory=list)
     late: int = 0
+    unanswered: list[Unanswered] = field(default_factory=list)
     _used: dict[bytes, int] = field(default_factory=lambda: defaultdict(int))
     _end: int = 0
     _before: tuple[list[int], list[View]] | None = None  # storages and views of the call before
@@ -115,6 +131,10 @@ class Exchange:
         self._used[key] += 1
         if used < len(known):
             return self._answered(known[used], call, list(storages.values()))
+        if self.closed:
+            why = "the call was not made: each round of calls led to new calls, because results are wrong"
+            self._note(call, why, made=False)
+            raise NotMade(why)
         again = self._before == (list(storages), views)
         self._before = list(storages), views
         regions = tuple(self._region(*each) for each in zip(contents, edges))
@@ -183,8 +203,13 @@ class Exchange:
     def _answered(self, given: Given, call: Arguments, bases: list[torch.Tensor]) -> Any:
         answer = given.answer
         if answer.ended == NOT_MADE:
-            raise NotMade("the call was not made, because earlier calls had ended the process")
+            why = (
+                "there is no answer: earlier calls had ended the process, or the answer was deleted"
+            )
+            self._note(call, why, made=False)
+            raise NotMade(why)
         if answer.ended:
+            self._note(call, answer.ended)
             raise CallEnded(answer.ended)
         for number, base in enumerate(bases):
             storage, left = base.untyped_storage(), given.left(number)
@@ -196,7 +221,21 @@ class Exchange:
         outputs = self._outputs(given, bases)
         if isinstance(answer.result, dict) and "other" in answer.result:
             return self._refuse(f"an object of type {answer.result['other']}")
-        return read_value(answer.result, ARGUMENTS, lambda n: outputs[n])
+        result = read_value(answer.result, ARGUMENTS, lambda n: outputs[n])
+        if not isinstance(result, torch.Tensor):
+            self._check_form(call, result)
+        return result
+
+    def _check_form(self, call: Arguments, result: Any) -> None:
+        """Refuses a result whose tensors are nested in another way than those of the reference, for example a list of one
+        tensor in place of a tensor. The comparison of values regards only the tensors."""
+        args, kwargs = call.bind([_like(each) for each in call.tensors])
+        try:
+            wanted = _form(self.reference(*args, **dict(kwargs)))
+        except Exception:  # layout.values judges that the kernel did not raise
+            return
+        if _form(result) != wanted:
+            self._refuse(f"{_form(result)} in place of {wanted}")
 
     def _exception(self, call: Arguments, name: str, text: str) -> Exception:
         """Returns the exception to raise for an exception of the kernel. If the reference raises for the same
@@ -209,9 +248,17 @@ class Exchange:
             self.reference(*args, **dict(kwargs))
         except Exception:
             return NotImplementedError(f"refused by the reference as well: {text}")
+        if not (self.is_op and _fake_refuses(self.reference, call)):
+            self._note(call, f"{name}: {text}")
         kind = type(name, (RuntimeError,), {})
         made: Exception = kind(text)
         return made
+
+    def _note(self, call: Arguments, why: str, *, made: bool = True) -> None:
+        """Notes that the kernel returned no result for a call. Some checks leave the judgement of such a call to another
+        check, which may never make this call; so every such call is noted here."""
+        size = sum(each.numel() for each in call.tensors)
+        self.unanswered.append(Unanswered(why, arguments_text(call.args, call.kwargs), size, made))
 
     def _outputs(self, given: Given, bases: list[torch.Tensor]) -> list[torch.Tensor]:
         found, at = [], 0
@@ -230,6 +277,30 @@ class Exchange:
         if what not in self.not_plain:
             self.not_plain.append(what)
         raise NotAPlainTensor(f"the result contains {what}; expected a torch.Tensor on the device")
+
+
+def _form(result: Any) -> str:
+    """Returns the nesting of a result as text: "Tensor", or "(Tensor, Tensor)" for a tuple or list of two tensors."""
+    if isinstance(result, torch.Tensor):
+        return "Tensor"
+    if isinstance(result, (tuple, list)):
+        return f"({', '.join(map(_form, result))})"
+    return "None" if result is None else "a number" if isinstance(result, (int, float)) else "…"
+
+
+def _fake_refuses(reference: Callable[..., Any], call: Arguments) -> bool:
+    """Returns True if FakeTensor refuses the call in the layout of its tensors, in which case layout.values accepts an
+    exception of the kernel, too."""
+    mode = FakeTensorMode()
+    args, kwargs = call.bind([mode.from_tensor(_like(each)) for each in call.tensors])
+    with mode:
+        try:
+            reference(*args, **dict(kwargs))
+        except NO_FAKE_ANSWER:
+            return False  # FakeTensor cannot know
+        except Exception:
+            return True
+    return False
 
 
 #: The mark of a call that was not made.

@@ -18,10 +18,14 @@ from conformance.checks.child import Ended
 from conformance.kernels.calls_file import (
     ANSWERS,
     CALLS,
+    ENDED,
+    FINISHING,
     LOADED,
+    OPCHECKING,
     PROGRESS,
     REFUSAL,
     REQUEST,
+    ROUNDS,
     STEP_BYTES,
     VERDICT,
     Answer,
@@ -40,8 +44,6 @@ from conformance.kernels.zygote import Zygote, zygote
 from devices.errors import ConformError
 from devices.failure import Kind
 
-#: The most rounds of calls: in each, the kernel gets calls that follow from wrong results of earlier ones.
-_ROUNDS = 6
 #: The most calls that may end the kernel's process, and the most that may not return; after that, no further call is
 #: made.
 _ENDINGS, _HANGS = 12, 3
@@ -158,21 +160,19 @@ class _Rounds:
         self.request, self.folder, self.server = request, folder, server
 
     def run(self) -> Judgement:
-        for number in range(_ROUNDS):
+        for number in range(ROUNDS + 1):
             self._judging(number)
             if (self.folder / VERDICT).exists():
                 return self._with_working_scripts(read(self.folder / VERDICT, Judgement))
             if (self.folder / REFUSAL).exists():
                 raise CannotJudge(read(self.folder / REFUSAL, Refusal))
             self._kernel(self.folder / f"round-{number}")
-        raise ConformError(
-            f"{self.request.kernel.name}: expected the checks to end after {_ROUNDS} rounds of "
-            "calls; each round made new calls"
-        )
+        raise ConformError("expected a judgement after the last round of calls, found none")
 
     def _with_working_scripts(self, found: Judgement) -> Judgement:
         """Returns a judgement without the repro scripts that pass. A script makes a single call, so it passes if the
-        kernel is wrong only after earlier calls."""
+        kernel is wrong only after earlier calls; and the script of a check that calls the op on the CPU, too, compares
+        the kernel with itself."""
         faults = []
         for fault in found.faults:
             ends = fault.failure is not None and fault.failure.kind is Kind.ENDED
@@ -183,8 +183,8 @@ class _Rounds:
                 ended = self.server.run(target, [str(path)], self.folder / "script.txt", _is_slow)
                 if ended.well:
                     message = (
-                        f"{fault.message} (only after earlier calls: this call alone gives the "
-                        "right result)"
+                        f"{fault.message} (no script: made alone in a new process, this call "
+                        "does not fail)"
                     )
                     fault = msgspec.structs.replace(fault, script="", message=message)
             faults.append(fault)
@@ -217,8 +217,11 @@ class _Rounds:
     def _calls(self, folder: Path, count: int) -> None:
         first = endings = hangs = 0
         while endings < _ENDINGS and hangs < _HANGS and first < count:
-            ended, step = self._process(folder, first)
-            if step > count or (folder / LOADED).exists():  # all calls were made, or none can be
+            ended, step = self._process(folder, first, count)
+            if step > count:  # all calls were made
+                self._note_extras(folder, step - count, ended)
+                return
+            if (folder / LOADED).exists():  # no call can be made
                 return
             if step == 0:
                 write(folder / LOADED, Loaded(f"loading the kernel: the process {ended}"))
@@ -226,7 +229,24 @@ class _Rounds:
             self._note(folder, Answer(step - 1, ended=_how(ended, self.request.seconds)))
             first, endings, hangs = step, endings + 1, hangs + (ended.status is None)
 
-    def _process(self, folder: Path, first: int) -> tuple[Ended, int]:
+    def _note_extras(self, folder: Path, step: int, ended: Ended) -> None:
+        """Notes that the kernel's process did not come to its end, with the step after the last call that it made
+        last."""
+        if step >= ENDED and ended.well:
+            return
+        why = _how(ended, self._limit(step))
+        found = read(folder / LOADED, Loaded) if (folder / LOADED).exists() else Loaded()
+        lost = {"opcheck": {"opcheck": why}} if step == OPCHECKING else {"untimed": why}
+        if step == FINISHING:
+            lost = {"error": f"after the last call: {why}"}
+        write(folder / LOADED, msgspec.structs.replace(found, **lost))
+
+    def _limit(self, step: int) -> float:
+        """Returns the time limit in seconds of a step after the last call. opcheck compiles, and times are measured of
+        many calls."""
+        return self.request.load_seconds if step > FINISHING else self.request.seconds
+
+    def _process(self, folder: Path, first: int, count: int) -> tuple[Ended, int]:
         seen, since = -1, 0.0
 
         def is_late(now: float) -> str:
@@ -236,7 +256,7 @@ class _Rounds:
                 seen, since = step, now
             if now > _KERNEL:
                 return f"had not made its calls after {_KERNEL:g} s"
-            limit = self.request.seconds if step > 0 else self.request.load_seconds
+            limit = self._limit(step - count) if step > 0 else self.request.load_seconds
             return f"did not return within {limit:g} s" if now - since > limit else ""
 
         (folder / PROGRESS).unlink(missing_ok=True)
@@ -253,6 +273,7 @@ class _Rounds:
 def run_script(path: str) -> None:
     """Runs a repro script in this process, and ends the process with the script's exit status."""
     status = 0
+    tempfile.tempdir = str(Path(path).parent)  # removed after the judgement
     try:
         runpy.run_path(path, run_name="__main__")
     except SystemExit as end:

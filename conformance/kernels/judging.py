@@ -13,15 +13,17 @@ import msgspec
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from conformance.checks.cells import CellRecord, Failed, Recorder
+from conformance.checks.cells import NO_CHECK, CellRecord, Failed, Recorder
 from conformance.checks.ops.context import OpContext, run_checks
 from conformance.kernels.calls_file import (
     ANSWERS,
     CALLS,
     LOADED,
     MEMORY,
+    NOT_RUN,
     REFUSAL,
     REQUEST,
+    ROUNDS,
     VERDICT,
     Loaded,
     PlannedCall,
@@ -33,6 +35,7 @@ from conformance.kernels.calls_file import (
 from conformance.kernels.checks import checks_of, clauses_of
 from conformance.kernels.exchange import Exchange, Given
 from conformance.kernels.judgement import CheckResult, Fault, Judgement, Speed, Verdict
+from conformance.kernels.process_state import RANDOM_STATE
 from conformance.kernels.request import Request
 from conformance.kernels.subjects import KernelSubject, base_of, samples_for
 from devices.cell import Outcome
@@ -53,6 +56,7 @@ _WATCHED = 6
 DELEGATES, RESULT = "kernel.delegates", "kernel.plain_result"
 KEPT, STATE = "kernel.result_kept", "kernel.process_state"
 LOAD, OPCHECK = "kernel.load", "kernel.opcheck"
+ANSWERS_GIVEN = "kernel.answers"
 
 
 def main(folder: str, number: str) -> None:
@@ -86,9 +90,11 @@ class Judge:
         self.faults: list[Fault] = []
         self.results: list[CheckResult] = []
         self.notes: list[str] = []
+        self.unchecked: list[tuple[Outcome, str]] = []  # the notes of checks that were not made
         self.rounds = [round_folder(folder, each) for each in range(number)]
         self.loaded = [self._report(r / LOADED) for r in self.rounds if (r / LOADED).exists()]
         self.calls = 0
+        self.silent = False  # no call has an answer
 
     def _report(self, path: Path) -> Loaded:
         try:
@@ -104,7 +110,9 @@ class Judge:
             return self._not_loaded(self.loaded[0].error)
         base = base_of(request)
         descriptor = find(request.device, request.descriptor)
-        exchange = Exchange(base.reference, descriptor.torch_type)
+        exchange = Exchange(
+            base.reference, descriptor.torch_type, bool(request.target), self.number >= ROUNDS
+        )
         watched = self._learn(exchange)
         device = Device(
             replace(descriptor, to_device=exchange.marks.to_device, from_device=identity),
@@ -126,6 +134,7 @@ class Judge:
             exchange.save(folder)
             return None
         self.calls = exchange.made
+        self.silent = len(exchange.unanswered) >= exchange.made
         for dtype, record in records:
             self._take(dtype, record)
         self._whole(exchange, base, [each for some in samples.values() for each in some], watched)
@@ -169,7 +178,8 @@ class Judge:
 
     def _take(self, dtype: str, record: CellRecord) -> None:
         made = [each for each in record.failures if each.failure.raises != "NotMade"]
-        record.failed -= len(record.failures) - len(made)
+        if record.failures and not made:
+            record.blocked.append((ANSWERS_GIVEN, f"{record.failed} calls have no answer"))
         record.failures = made
         found = record.to_outcome()
         outcome, note = found.outcome, found.note
@@ -178,8 +188,14 @@ class Judge:
             note = f"{len(record.unsupported)} calls were refused: {record.unsupported[0][1]}"
             if note not in self.notes:
                 self.notes.append(note)
-        if outcome in (Outcome.ERROR, Outcome.AMBIGUOUS):
-            self.notes.append(f"{record.key.clause}[{dtype}]: {note}")
+        elif outcome is Outcome.ERROR and found.checks == 0 and note == NO_CHECK:
+            outcome, note = Outcome.UNSUPPORTED, "none of the samples allows this check"
+        if (
+            outcome is Outcome.PASS and self.silent
+        ):  # unchanged inputs of calls that were not made, for example
+            outcome, note = Outcome.BLOCKED, f"blocked by {ANSWERS_GIVEN}: no call has an answer"
+        if outcome not in (Outcome.PASS, Outcome.FAIL):
+            self.unchecked.append((outcome, f"not checked: {record.key.clause}[{dtype}]: {note}"))
         self.results.append(CheckResult(record.key.clause, dtype, outcome, record.checks, note))
         shown = record.smallest
         if outcome is not Outcome.FAIL or shown is None:
@@ -216,6 +232,19 @@ class Judge:
 
     # -- faults of the kernel as a whole
 
+    def _answers(self, exchange: Exchange) -> None:
+        """Adds a fault if the kernel returned no result for calls for which the reference returns one, whichever checks
+        made these calls."""
+        lacking = exchange.unanswered
+        if not lacking:
+            return
+        shown = min(lacking, key=lambda each: (not each.made, each.size))
+        message = (
+            f"expected a result from each of {self.calls} calls, found none from {len(lacking)}; "
+            f"the smallest: {shown.why}, for ({shown.call})"
+        )
+        self.faults.append(Fault(ANSWERS_GIVEN, message, failed=len(lacking), checks=self.calls))
+
     def _whole(
         self,
         exchange: Exchange,
@@ -227,14 +256,23 @@ class Judge:
             kinds = ", ".join(exchange.not_plain)
             message = f"expected plain torch.Tensor objects on {exchange.torch_type}, found {kinds}"
             self.faults.insert(0, Fault(RESULT, message))
+        self._answers(exchange)
         if exchange.late:
             message = "the result of a call changed during a later call"
             self.faults.append(Fault(KEPT, message, failed=exchange.late, checks=self.calls))
         for name in dict.fromkeys(n for each in self.loaded for n in each.replaced):
-            self.faults.append(Fault(STATE, f"the kernel replaced {name}"))
-        for name, result in (self.loaded[0].opcheck if self.loaded else {}).items():
-            if result != "SUCCESS":
+            if name != RANDOM_STATE or not draws(base, samples):
+                self.faults.append(Fault(STATE, f"the kernel replaced or changed {name}"))
+        for name, result in {n: r for each in self.loaded for n, r in each.opcheck.items()}.items():
+            if result == NOT_RUN:
+                self.unchecked.append((Outcome.BLOCKED, f"not checked: {OPCHECK}: {result}"))
+            elif result != "SUCCESS":
                 self.faults.append(Fault(OPCHECK, f"{name}: {result}"))
+        for each in self.loaded:
+            if each.error:
+                self.faults.append(Fault(ANSWERS_GIVEN, each.error))
+            if each.untimed:
+                self.notes.append(f"no times were measured: {each.untimed}")
         self._delegates(base, samples, watched)
 
     def _delegates(
@@ -267,6 +305,9 @@ class Judge:
     # -- the verdict
 
     def _verdict(self) -> Judgement:
+        # What else a wrong result kept from being checked is in the results, and would hide the faults in a report.
+        hidden = {Outcome.BLOCKED} if self.faults else set()
+        self.notes += [note for outcome, note in self.unchecked if outcome not in hidden]
         if self.faults:
             return self.judgement(Verdict.WRONG)
         values = [r for r in self.results if r.check in ("layout.values", "layout.expanded_read")]
@@ -274,6 +315,11 @@ class Judge:
         if not passed or len({each.dtype for each in passed}) < len(self.request.dtypes):
             lacking = next((each for each in values if each.outcome is not Outcome.PASS), None)
             why = f"{lacking.check}[{lacking.dtype}]: {lacking.note}" if lacking else "no check"
+            return self.judgement(Verdict.NOT_JUDGED, why=why)
+        # A check that could not be made to its end, other than because the kernel refuses calls, is not a passed check.
+        broken = (r for r in self.results if r.outcome in (Outcome.BLOCKED, Outcome.ERROR))
+        if (first := next(broken, None)) is not None:
+            why = f"{first.check}[{first.dtype}]: {first.note}"
             return self.judgement(Verdict.NOT_JUDGED, why=why)
         return self.judgement(Verdict.RIGHT, speed=self._speed())
 
@@ -341,6 +387,18 @@ def own_ops(base: Subject, samples: list[Sample]) -> frozenset[str]:
         used.add(frozenset(ops.computing))
     single = [each for each in used if len(each) == 1]
     return frozenset().union(*single) if len(single) == len(used) else frozenset()
+
+
+def draws(base: Subject, samples: list[Sample]) -> bool:
+    """Returns True if the reference draws from torch's random generator for one of the samples."""
+    before = torch.get_rng_state()
+    for sample in samples:
+        args, kwargs = sample.call.bind([each.clone() for each in sample.tensors])
+        with torch.no_grad():
+            base.reference(*args, **dict(kwargs))
+        if not torch.equal(torch.get_rng_state(), before):
+            return True
+    return False
 
 
 def _with_elements(samples: list[Sample]) -> Iterator[Sample]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
+import inspect
 import os
 import sys
 import tempfile
@@ -20,19 +21,27 @@ from conformance.kernels import forms
 from conformance.kernels.calls_file import (
     ANSWERS,
     CALLS,
+    ENDED,
+    FINISHING,
+    FIRST_ROUND,
     LOADED,
     MEMORY,
+    NOT_RUN,
+    OPCHECKING,
     PROGRESS,
     REQUEST,
+    TIMING,
     Answer,
     Loaded,
     Output,
     PlannedCall,
     View,
+    arguments_text,
     packed,
     read,
     write,
 )
+from conformance.kernels.forms import is_custom_op
 from conformance.kernels.guard_pages import (
     MAP_ANONYMOUS,
     MAP_FIXED,
@@ -44,7 +53,13 @@ from conformance.kernels.guard_pages import (
     PROT_WRITE,
     map_memory,
 )
-from conformance.kernels.process_state import calls_seen, fingerprint, replaced_names
+from conformance.kernels.process_state import (
+    calls_seen,
+    changed_names,
+    fingerprint,
+    replaced_names,
+    state_of_calls,
+)
 from conformance.kernels.request import Request
 from conformance.kernels.timing import median_times
 from devices.registry import find
@@ -52,6 +67,7 @@ from opinfo.compare import replace_tensors, tensors_of
 from opinfo.device import open_device
 from opinfo.encoding import ARGUMENTS, NotEncodable, read_value, write_value
 from opinfo.memory import M_PERTURB, mallopt
+from opinfo.torch_private import storage_id
 
 # The kernel may replace these names, so they are looked up before it is loaded.
 _pack, _digest, _string_at, _type = packed, hashlib.blake2b, ctypes.string_at, type
@@ -80,6 +96,7 @@ class Process:
         self.slots: dict[int, int] = {}
         self.slot_size = max((r.mapped for c in self.calls for r in c.storages), default=0) + PAGE
         self.held: tuple[Any, list[torch.Tensor], list[torch.Tensor]] | None = None
+        self.answered: set[int] = set()
         self.last: tuple[int, list[tuple[torch.Tensor, int, bytes]]] | None = None
 
     def run(self, first: int) -> None:
@@ -93,49 +110,62 @@ class Process:
             self._report(Loaded(f"loading the kernel raised {_type(error).__name__}: {error}"))
             return
         torch.set_grad_enabled(False)
+        state = state_of_calls()
         for number in range(first, len(self.calls)):
             self._step(number + 1)
             self._make(number, kernel)
-        self._step(len(self.calls) + 1)
+        count = len(self.calls)
+        self._step(count + FINISHING)
         self._check_last()
-        self._report(Loaded(replaced=tuple(replaced_names(before))))
-        if self.request.speed or self.request.form == forms.CUSTOM_OP:
-            self._extras(kernel, tuple(replaced_names(before)))
-        self._step(len(self.calls) + 2)
+        checked = self.folder.name == FIRST_ROUND and is_custom_op(self.request, kernel)
+        # Replaced below, unless the process ends in opcheck.
+        opcheck = {"opcheck": "it did not end"} if checked else {}
+        replaced = (*replaced_names(before), *changed_names(state, state_of_calls()))
+        found = Loaded(replaced=replaced, opcheck=opcheck)
+        self._report(found)
+        if checked:
+            self._step(count + OPCHECKING)
+            found = msgspec.structs.replace(found, opcheck=self._checked_by_torch(kernel))
+            self._report(found)
+        if self.folder.name == FIRST_ROUND and self.request.speed:
+            self._step(count + TIMING)
+            self._report(msgspec.structs.replace(found, **self._times(kernel)))
+        self._step(count + ENDED)
 
-    def _extras(self, kernel: Callable[..., Any], replaced: tuple[str, ...]) -> None:
-        """Runs opcheck if the kernel is a custom op, and measures the times of the kernel and of the op that it
-        replaces."""
-        found = Loaded(replaced=replaced)
+    def _checked_by_torch(self, kernel: Callable[..., Any]) -> dict[str, str]:
+        """Returns the results of opcheck for the largest call that the kernel answered. If opcheck itself raises an
+        exception, that is the result."""
         number = self._largest()
         if number is None:
-            return
+            return {"opcheck": NOT_RUN}
         try:
             args, kwargs, _ = self._arguments(self.calls[number])
-            if self.request.form == forms.CUSTOM_OP:
-                results = forms.checked_by_torch(self.request, args, kwargs)
-                found = msgspec.structs.replace(found, opcheck=results)
-            other = forms.replaced_op(self.request) if self.request.speed else None
-            if other is not None:
-                # New tensors of the allocator: memory that is mapped from a file is slower.
-                args, kwargs = replace_tensors((args, kwargs), torch.Tensor.clone)
-                both = getattr(kernel, "direct", kernel), other
-                times = median_times(both, args, kwargs, self.device.synchronise)
-                timed = {
-                    "kernel_us": times[0],
-                    "replaced_us": times[1],
-                    "timed": _text(args, kwargs),
-                }
-                found = msgspec.structs.replace(found, **timed)
+            return forms.checked_by_torch(kernel, args, kwargs)
         except Exception as error:
-            found = msgspec.structs.replace(found, error=f"{_type(error).__name__}: {error}")
-        self._report(found)
+            return {"opcheck": f"it raised {_type(error).__name__}: {error}"}
+
+    def _times(self, kernel: Callable[..., Any]) -> dict[str, Any]:
+        """Returns the median times of the kernel and of the op that it replaces, or the reason why there are none."""
+        number, other = self._largest(), forms.replaced_op(self.request)
+        if number is None or other is None:
+            return {"untimed": "no call to time"}
+        try:
+            args, kwargs, _ = self._arguments(self.calls[number])
+            # New tensors of the allocator: memory that is mapped from a file is slower.
+            args, kwargs = replace_tensors((args, kwargs), torch.Tensor.clone)
+            both = getattr(kernel, "direct", kernel), other
+            times = median_times(both, args, kwargs, self.device.synchronise)
+        except Exception as error:
+            return {"untimed": f"{_type(error).__name__}: {error}"}
+        timed = arguments_text(args, kwargs)
+        return {"kernel_us": times[0], "replaced_us": times[1], "timed": timed}
 
     def _largest(self) -> int | None:
+        """Returns the number of the largest call to which this process returned a result; None if there is none."""
         sizes = [
             (sum(r.nbytes for r in call.storages), -number)
             for number, call in enumerate(self.calls)
-            if not call.watched and all(v.offset == 0 for v in call.tensors)
+            if number in self.answered and all(v.offset == 0 for v in call.tensors)
         ]
         return -max(sizes)[1] if sizes else None
 
@@ -176,6 +206,7 @@ class Process:
         found = Answer(number, raised=raised, calls=calls)
         blobs: list[bytes] = []
         if raised is None and not call.watched:
+            self.answered.add(number)
             found = self._answer(found, result, tensors, blobs)
         after = [(tuple(t.shape), tuple(t.stride()), int(t.storage_offset())) for t in tensors]
         moved = {n: now for n, (now, was) in enumerate(zip(after, before)) if now != was}
@@ -190,9 +221,17 @@ class Process:
         self.last = (number, own)
 
     def _reference_code(self) -> CodeType | None:
-        """Returns the code object of the reference; None if the reference is not a Python function."""
+        """Returns the code object of the reference: of the function itself if it is decorated, of ``forward`` if it is a
+        module. Returns None if the reference is not written in Python."""
         source = self.request.reference
-        return None if source is None else getattr(source.load(), "__code__", None)
+        if (
+            source is None or self.request.form == "flashinfer"
+        ):  # its reference is text in a definition
+            return None
+        found = inspect.unwrap(source.load())
+        if isinstance(found, (torch.nn.Module, type)):
+            found = getattr(found, "forward", None)
+        return getattr(found, "__code__", None)
 
     def _put(self, answer: Answer, blobs: list[bytes]) -> None:
         data = _pack(answer, blobs)
@@ -235,6 +274,8 @@ class Process:
         kind = f"{_type(tensor).__module__}.{_type(tensor).__qualname__}"
         if _type(tensor) is not torch.Tensor:
             return Output(kind, ""), b""
+        if tensor.requires_grad:  # gradients are off, so no op returns such a tensor
+            return Output(f"{kind} that requires gradients", ""), b""
         device = tensor.device.type
         if device != self.device.torch_device.type or tensor.layout != torch.strided:
             return Output(kind, f"{device}, layout {tensor.layout}"), b""
@@ -260,8 +301,13 @@ class Process:
     def _storage_at(self, tensor: torch.Tensor) -> tuple[int | None, int]:
         """Returns the number of the argument's storage in which a tensor lies, and the tensor's offset in elements.
         Returns (None, 0) if the tensor has its own memory."""
+        bases = self.held[2] if self.held else []
+        own = storage_id(tensor)
+        for number, base in enumerate(bases):  # a storage without bytes has no address
+            if storage_id(base) == own:
+                return number, int(tensor.storage_offset())
         address = tensor.data_ptr()
-        for number, base in enumerate(self.held[2] if self.held else ()):
+        for number, base in enumerate(bases):
             start = base.data_ptr()
             if address and start <= address < start + base.nbytes:
                 return number, (address - start) // tensor.dtype.itemsize
@@ -353,16 +399,6 @@ def _plain(result: Any) -> Any:
 
 def _tensors(result: Any) -> list[torch.Tensor]:
     return tensors_of(result)
-
-
-def _text(args: Any, kwargs: Any) -> str:
-    """Returns the arguments of a call as one line, with the dtype and shape of each tensor."""
-
-    def shown(tensor: torch.Tensor) -> Any:
-        return f"{str(tensor.dtype)[6:]}{[*tensor.shape]}"
-
-    args, kwargs = replace_tensors((args, kwargs), shown)
-    return ", ".join([*map(str, args), *(f"{name}={value}" for name, value in kwargs.items())])
 
 
 if __name__ == "__main__":

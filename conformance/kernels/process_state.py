@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import statistics
 import sys
 import time
@@ -13,6 +14,9 @@ from typing import Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
+
+#: The name of the state of torch's random generator, which a kernel changes if the op draws random numbers.
+RANDOM_STATE = "the state of torch's random generator"
 
 #: The modules and classes whose functions a kernel must not replace.
 _WATCHED: dict[str, Any] = {
@@ -41,14 +45,37 @@ def fingerprint() -> dict[str, Any]:
     found["the default dtype"] = torch.get_default_dtype()
     found["the use of deterministic algorithms"] = torch.are_deterministic_algorithms_enabled()
     found["the precision of float32 products"] = torch.get_float32_matmul_precision()
+    found["the number of threads"] = torch.get_num_threads()
+    found["the default device"] = str(torch.get_default_device())
+    found["the use of autocast"] = torch.is_autocast_enabled("cpu")
+    found["the flushing of subnormal numbers"] = _flushes_subnormals()
     found["sys.settrace"], found["sys.setprofile"] = sys.gettrace(), sys.getprofile()
     return found
 
 
+def state_of_calls() -> dict[str, Any]:
+    """Returns, by name, what no call of a kernel may change, although the import of its file may: the gradient mode, the
+    state of torch's random generator, and the working directory."""
+    return {
+        "the gradient mode": torch.is_grad_enabled(),
+        RANDOM_STATE: bytes(torch.get_rng_state().numpy()),
+        "the working directory": os.getcwd(),
+    }
+
+
+def _flushes_subnormals() -> bool:
+    smallest = torch.tensor([2.0**-149])
+    return float(smallest * 1.0) == 0.0
+
+
+def changed_names(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
+    """Returns the names whose value differs between two states."""
+    return [name for name, value in before.items() if not _same_value(now.get(name, value), value)]
+
+
 def replaced_names(before: dict[str, Any]) -> list[str]:
     """Returns the names whose value has changed since ``before``, an earlier fingerprint."""
-    now = fingerprint()
-    return [name for name, value in before.items() if not _same_value(now.get(name, value), value)]
+    return changed_names(before, fingerprint())
 
 
 def _same_value(one: Any, other: Any) -> bool:

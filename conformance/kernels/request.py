@@ -6,8 +6,9 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import msgspec
@@ -34,18 +35,20 @@ class Source(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @classmethod
     def of(cls, function: Callable[..., Any]) -> Source:
-        """Returns the place where a function or custom op is defined. Raises NotLoadable if another process cannot
-        import it."""
-        inner = getattr(function, "_init_fn", function)  # of a torch.library.CustomOpDef
-        name, module = getattr(inner, "__qualname__", ""), getattr(inner, "__module__", "") or ""
-        path = getattr(sys.modules.get(module), "__file__", None)
-        if path is None or not all(map(str.isidentifier, name.split("."))):
-            raise NotLoadable(
-                f"{name or function!r}: expected a function that is defined at module level of "
-                "a Python file, because the kernel runs in another process, which imports the "
-                "function"
-            )
-        return cls(str(Path(path).resolve()), name, "" if module == "__main__" else module)
+        """Returns the place where a function or custom op is defined: the module and the name that refer to this very
+        object. A decorated function (``functools.wraps``, ``torch.compile``) has the name of the function that it wraps,
+        which is another kernel. Raises NotLoadable if another process cannot import the object."""
+        for module in _modules_of(function):
+            path, name = vars(module).get("__file__"), _name_in(module, function)
+            if path is not None and name:
+                spelled = "" if module.__name__ == "__main__" else module.__name__
+                return cls(str(Path(path).resolve()), name, spelled)
+        name = getattr(function, "__qualname__", "") or repr(function)
+        raise NotLoadable(
+            f"{name}: expected a function that is defined at module level of a Python file, "
+            "because the kernel runs in another process, which imports the function; found no "
+            "module in which a name refers to this object"
+        )
 
     def load(self) -> Any:
         """Imports the file and returns the object. Raises any exception that the file raises."""
@@ -73,6 +76,39 @@ class Source(msgspec.Struct, frozen=True, omit_defaults=True):
                 del sys.modules[name]
                 raise
         return sys.modules[name]
+
+
+def _modules_of(function: Any) -> Iterator[Any]:
+    """Yields the loaded modules that may have a name for an object: the module that the object names, those of the
+    functions that it wraps, the module of its code or class, and then every other module."""
+    names: dict[str, None] = {}
+    inner, seen = (
+        getattr(function, "_init_fn", function),
+        set[int](),
+    )  # of a torch.library.CustomOpDef
+    while inner is not None and id(inner) not in seen:
+        seen.add(id(inner))
+        names[getattr(inner, "__module__", None) or ""] = None
+        names[getattr(inner, "__globals__", {}).get("__name__", "")] = None
+        inner = getattr(inner, "__wrapped__", None)
+    names[type(function).__module__] = None
+    loaded = dict(sys.modules)
+    found = (loaded.get(name) for name in (*names, *loaded))
+    yield from (each for each in found if isinstance(each, ModuleType))
+
+
+def _name_in(module: Any, function: Any) -> str:
+    """Returns the name by which a module refers to an object; empty if it has none."""
+    own = getattr(getattr(function, "_init_fn", function), "__qualname__", "")
+    names = dict(getattr(module, "__dict__", {}))  # no attribute of a module is computed
+    first, *parts = own.split(".") if own else [""]
+    found = names.get(first)
+    for part in parts if isinstance(found, type) else ():
+        found = getattr(found, part, None)
+    if own and found is function:
+        return str(own)
+    named = (name for name, value in names.items() if value is function)
+    return next((name for name in named if name.isidentifier()), "")
 
 
 class Request(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):

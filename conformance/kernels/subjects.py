@@ -87,6 +87,7 @@ class KernelSubject(Subject):
         self.base, self.request = base, request
         self.function, self.reference = kernel, base.reference
         self.id = base.id
+        self.as_precise_as_cpu = True
         self.nan_policy, self.identity = base.nan_policy, base.identity
         self.promotes_int_to_float = base.promotes_int_to_float
 

@@ -19,6 +19,8 @@ from opinfo.torch_private import has_kernel
 
 #: The most ops of torch's database whose samples are taken, and the most calls that are taken of one sample.
 _SOURCES, _OF_A_CALL = 3, 2
+#: The number of letters in which the names of an overload and of the ops that it serves agree.
+_STEM = 4
 
 
 class UnknownTarget(ConformError):
@@ -173,7 +175,9 @@ def recorded_calls(overload: Any, function: Callable[..., Any], sample: Sample) 
 
 def sources_of(overload: Any) -> list[Subject]:
     """Returns the ops in torch's op database whose samples call an overload. Ops with the overload's name are tried
-    first; only if none of them calls it, all other ops are tried. Raises UnknownTarget if no op calls the overload."""
+    first; only if none of them calls it, all other ops are tried. If the overload serves several ops of similar names,
+    such as ``aten::convolution``, those are taken whose calls differ most. Raises UnknownTarget if no op calls the
+    overload."""
     packet, subjects = overload._schema.name, DATABASE.subjects()
     short = packet.partition("::")[2].strip("_").removeprefix("native_")
     named = [
@@ -182,8 +186,12 @@ def sources_of(overload: Any) -> list[Subject]:
         if packet in each.packets or short in (each.id, each.id.rpartition(".")[2])
     ]
     found = [each for each in named if calls_overload(each, overload)]
+    own = [each for each in found if short in (each.id, each.id.rpartition(".")[2])]
+    alike = [s for s in subjects.values() if s not in named]
+    if not own:  # the overload may serve several ops, and each of them uses a part of it: conv2d of aten::convolution
+        near = (s for s in alike if s.id.rpartition(".")[2].startswith(short[:_STEM]))
+        found = differing([*found, *(s for s in near if calls_overload(s, overload))], overload)
     if not found:
-        alike = [s for s in subjects.values() if s not in named]
         found = list(islice((each for each in alike if calls_overload(each, overload)), _SOURCES))
     if not found:
         raise UnknownTarget(
@@ -193,12 +201,45 @@ def sources_of(overload: Any) -> list[Subject]:
     return found[:_SOURCES]
 
 
+def differing(subjects: list[Subject], overload: Any) -> list[Subject]:
+    """Returns the subjects in another order: first those whose calls of an overload differ most in their flags and in the
+    numbers of dimensions from the calls of the subjects before."""
+    kinds = {each.id: _kinds(each, overload) for each in subjects}
+    left, seen, found = list(subjects), set[Any](), []
+    while left:
+        best = max(left, key=lambda each: (len(kinds[each.id] - seen), -left.index(each)))
+        left.remove(best)
+        seen |= kinds[best.id]
+        found.append(best)
+    return found
+
+
+def _usual(subject: Subject) -> str:
+    """Returns the dtype in which the samples of an op are tried; empty if the op has none of the usual dtypes."""
+    return next((each for each in ("float32", "int64", "bool") if each in subject.dtypes), "")
+
+
+def _kinds(subject: Subject, overload: Any) -> set[Any]:
+    """Returns, for each place of the overload's arguments, the flags and numbers of dimensions that occur in the calls
+    which the first samples of a subject make."""
+    found = set[Any]()
+    for sample in DATABASE.samples(subject, _usual(subject))[:3]:
+        for call in recorded_calls(overload, subject.function, sample):
+            for place, each in enumerate(call.args):
+                if isinstance(each, torch.Tensor):
+                    found.add((place, each.dim()))
+                elif each is None or isinstance(each, bool):
+                    found.add((place, each))
+    return found
+
+
 def calls_overload(subject: Subject, overload: Any) -> bool:
-    """Returns True if a sample of the op in float32 calls the overload. Only the first samples are tried if the
+    """Returns True if a sample of the op calls the overload, in float32 or, if the op has no float32, in integers. Only the first samples are tried if the
     overload has another name than the op."""
-    if "float32" not in subject.dtypes:
+    dtype = _usual(subject)
+    if not dtype:
         return False
-    samples = DATABASE.samples(subject, "float32")
+    samples = DATABASE.samples(subject, dtype)
     direct = overload._schema.name in subject.packets
     if direct and is_composed(overload):
         return True

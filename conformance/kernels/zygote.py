@@ -175,6 +175,7 @@ def serve() -> None:
             if not _waits(pid, orders.fileno(), wakes, out):
                 return
     finally:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the process ends already
         _kill_children()
         shutil.rmtree(folder, ignore_errors=True)
 

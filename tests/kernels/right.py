@@ -113,3 +113,42 @@ def gelu(x: torch.Tensor, *, approximate: str = "none") -> torch.Tensor:
     else:
         found = 0.5 * wide * (1 + torch.erf(wide * 0.7071067811865476))
     return found.to(x.dtype)
+
+
+@right("aten::gelu")
+def gelu_formula(x: torch.Tensor, *, approximate: str = "none") -> torch.Tensor:
+    """The formula in float32, which cancels below -4, as torch's own gelu does on the CPU."""
+    if approximate == "tanh":
+        return 0.5 * x * (1 + torch.tanh(0.7978845608028654 * (x + 0.044715 * x**3)))
+    return 0.5 * x * (1 + torch.erf(x * 0.7071067811865476))
+
+
+@right("aten::gelu")
+def gelu_without_cancellation(x: torch.Tensor, *, approximate: str = "none") -> torch.Tensor:
+    """More precise than torch's own gelu on the CPU."""
+    if approximate == "tanh":
+        return x * torch.sigmoid(1.5957691216057308 * (x + 0.044715 * x * x * x))
+    return x * 0.5 * torch.erfc(-x * 0.7071067811865476)
+
+
+@right("aten::transpose.int")
+def transpose(x: torch.Tensor, dim0: int, dim1: int) -> torch.Tensor:
+    """Returns a view, as the op does."""
+    order = list(range(x.dim()))
+    if order:
+        order[dim0], order[dim1] = order[dim1], order[dim0]
+    return x.permute(order)
+
+
+@right("aten::bitwise_and.Tensor", dtypes=("int64",))
+def bitwise_and(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    return ~(~a | ~b)
+
+
+@right("aten::topk")
+def topk(x: torch.Tensor, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> Any:
+    """Two outputs, of which one has indices."""
+    if not x.dim():
+        return x.clone(), torch.zeros((), dtype=torch.int64)
+    found = torch.sort(x, dim=dim, descending=largest, stable=True)
+    return tuple(each.narrow(dim, 0, k).contiguous() for each in found)

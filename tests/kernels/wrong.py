@@ -152,6 +152,12 @@ def tanh_always(x: torch.Tensor, *, approximate: str = "none") -> torch.Tensor:
     return right.gelu(x, approximate="tanh")
 
 
+@wrong("aten::gelu", "precision.ulp", call=_matrix)
+def gelu_shifted(x: torch.Tensor, *, approximate: str = "none") -> torch.Tensor:
+    """Off by 2e-6, which is more than the error of torch's own gelu."""
+    return right.gelu_formula(x, approximate=approximate) + 2e-6
+
+
 @wrong("aten::add.Tensor", VALUES, call=_two)
 def alpha_ignored(a: torch.Tensor, b: torch.Tensor, *, alpha: Any = 1) -> torch.Tensor:
     return torch.sub(a, b, alpha=-1)
@@ -320,6 +326,26 @@ def returns_double(x: torch.Tensor) -> torch.Tensor:
 )
 def keeps_the_dimension(x: torch.Tensor) -> torch.Tensor:
     return x.sum(-1, keepdim=True) if x.shape[-1] != 1 else x.squeeze(-1)
+
+
+@wrong("aten::relu", "kernel.plain_result", call=_matrix)
+def requires_gradients(x: torch.Tensor) -> torch.Tensor:
+    return right.relu(x).detach().requires_grad_()
+
+
+# -- what it leaves behind
+
+
+@wrong("aten::relu", "kernel.process_state", call=_matrix)
+def seeds_the_generator(x: torch.Tensor) -> torch.Tensor:
+    torch.manual_seed(0)
+    return right.relu(x)
+
+
+@wrong("aten::relu", "kernel.process_state", call=_matrix)
+def switches_gradients_on(x: torch.Tensor) -> torch.Tensor:
+    torch.set_grad_enabled(True)
+    return right.relu(x)
 
 
 # -- deceit

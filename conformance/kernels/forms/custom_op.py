@@ -24,13 +24,6 @@ def load(request: Request, captured: list[Override]) -> Callable[..., Any]:
     return getattr(found, "_opoverload", found)  # type: ignore[no-any-return]
 
 
-def opcheck(request: Request, args: Any, kwargs: Any) -> dict[str, str]:
-    """Returns the results of ``torch.library.opcheck``, by the name of opcheck's test."""
-    op: Any = load(request, [])
-    found = torch.library.opcheck(op, tuple(args), kwargs, raise_exception=False)
-    return {name: str(result) for name, result in found.items()}
-
-
 def script_source(request: Request) -> Source:
     """Returns the expression by which a repro script refers to the custom op."""
     return f"custom_op_of({request.kernel.path!r}, {request.kernel.name!r})", (custom_op_of,)

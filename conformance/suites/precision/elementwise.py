@@ -12,7 +12,14 @@ from conformance.checks.ops import standalone_checks
 from conformance.checks.ops.context import OpContext
 from conformance.checks.ops.script import NotApplicable, NotReturned
 from conformance.suites.precision.bounds import is_exact, limit_of, operands_of
-from conformance.suites.precision.ulps import FORMATS, allowed, flushed, inputs, ulps
+from conformance.suites.precision.ulps import (
+    FORMATS,
+    allowed,
+    flushed,
+    inputs,
+    of_the_cpu,
+    ulps,
+)
 from opinfo.compare import Measured, Wrong, replace_tensors, tensors_of
 from opinfo.samples import Sample
 
@@ -31,6 +38,8 @@ def elementwise(ctx: OpContext) -> None:
     limit = limit_of(ctx.subject.id, ctx.dtype)
     if ctx.dtype in ctx.device.descriptor.flushes_subnormals:
         limit["flushes"] = True
+    if ctx.subject.as_precise_as_cpu:
+        limit["as_cpu"] = True
     operands = operands_of(ctx.subject.id, ctx.traits.ufunc)
     check = same_bits if is_exact(ctx.subject.id) else correctly_rounded
     with ctx.running(ULP):
@@ -92,6 +101,8 @@ def correctly_rounded(
             errors = torch.minimum(errors, ulps(got, other, dtype))
     errors = errors.masked_fill(~judged(given, limit), 0.0)
     bound = allowed(want, given, dtype, limit)
+    if limit.get("as_cpu"):
+        bound = of_the_cpu(alike, got, want, given, dtype, bound)
     return beyond(errors, bound, given, got, want, dtype, bound - limit["ulps"])
 
 

@@ -96,6 +96,39 @@ def allowed(
     return found
 
 
+def of_the_cpu(
+    alike: torch.Tensor,
+    got: torch.Tensor,
+    want: torch.Tensor,
+    operands: list[torch.Tensor],
+    dtype: str,
+    bound: torch.Tensor | float,
+) -> torch.Tensor:
+    """Return the largest allowed error of each element, in ulps, for a function that replaces an op and need not be more
+    precise than torch's own op, whose result on the CPU is ``alike``.
+
+    In a binade of the largest operand in which torch's errors stay within ``bound``, this is ``bound``. In any other
+    binade, up to twice torch's largest absolute error in the binade is allowed. An infinite error of torch, such as an
+    early overflow, is allowed only where ``got`` has the same value.
+    """
+    digits, lowest, highest = FORMATS[dtype]
+    base = torch.zeros_like(want) + bound
+    own = ulps(alike, want, dtype)
+    top = 2.0 ** (highest + 1)
+    scale = torch.frexp(want.clamp(-top, top)).exponent.sub_(1).clamp_(lowest, highest)
+    scale = scale - (digits - 1)
+    wide = torch.stack([each.double().nan_to_num(0.0) for each in operands])
+    largest = wide.gather(0, wide.abs().argmax(0, keepdim=True))[0]
+    binade = torch.frexp(largest).exponent.long().clamp_(-1200, 1200) * 2 + (largest < 0)
+    groups = (binade - binade.min()).long()
+    beyond = torch.where((own > base) & own.isfinite(), torch.ldexp(own, scale), 0.0)
+    worst = torch.zeros(int(groups.max()) + 1, dtype=torch.float64)
+    worst.scatter_reduce_(0, groups, beyond, "amax")
+    found = torch.maximum(base, torch.ldexp(2 * worst[groups], -scale))
+    same = (got == alike) | (got.isnan() & alike.isnan())
+    return torch.where(same & (own > base), torch.maximum(found, own), found)
+
+
 def flushed(value: torch.Tensor, dtype: str) -> torch.Tensor:
     """Return the values with subnormal numbers of the dtype replaced by zeros of the same sign."""
     smallest = 2.0 ** FORMATS[dtype][1]
