@@ -17,8 +17,8 @@ def launch(orders: Orders, program: list[str]) -> None:
     """Runs a program and judges it. Writes what was found when the program ends, also if it ends with an exception."""
     import torch
 
+    from conformance.locate.lock_step import LockStep, Options
     from conformance.locate.redirect import Redirected
-    from conformance.locate.session import LockStep, Options
     from conformance.locate.traces import Trace, write_trace
     from conformance.locate.wire import write_located
     from conformance.plan.selection import find_descriptor

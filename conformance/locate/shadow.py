@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from conformance.locate.judge import Contents
+from conformance.locate.step_judge import Contents
 from conformance.locate.steps import Operand, Step, WithTargets, substitute
 from opinfo.compare import tensors_of
 from opinfo.torch_private import StorageReference, negated

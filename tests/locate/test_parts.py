@@ -8,11 +8,11 @@ import pytest
 import torch
 
 from conformance.locate.journal import Journal, read_journal
-from conformance.locate.judge import judge_steps
+from conformance.locate.locate_script import write_repro
 from conformance.locate.random_numbers import drawn_on_cpu
 from conformance.locate.redirect import Redirected
 from conformance.locate.repeat import make_again, wrong_in
-from conformance.locate.script import write_repro
+from conformance.locate.step_judge import judge_steps
 from conformance.locate.steps import Numbering, Operand, Step, read_bytes
 from conformance.locate.trace import traced_tensor
 from conformance.locate.traces import Trace, TracedCall, read_trace, write_trace

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from conformance.locate.session import LockStep, Options, locate
+from conformance.locate.lock_step import LockStep, Options, locate
 from conformance.locate.traces import compare
 from conformance.locate.wire import Located
 from conformance.plan.selection import find_descriptor

@@ -14,10 +14,10 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from conformance.locate.journal import Journal
-from conformance.locate.judge import Verdict, judge_steps
+from conformance.locate.locate_script import call_text, write_repro
 from conformance.locate.makers import Makers
-from conformance.locate.script import call_text, write_repro
 from conformance.locate.shadow import Errors, Shadow
+from conformance.locate.step_judge import Verdict, judge_steps
 from conformance.locate.steps import (
     Numbering,
     Step,

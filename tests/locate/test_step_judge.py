@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from conformance.locate.judge import judge_steps
+from conformance.locate.step_judge import judge_steps
 from conformance.locate.steps import Numbering, Step, bytes_on_device, read_bytes
 from conformance.locate.traits import Bounds, traits_of
 from conformance.plan.selection import find_descriptor
