@@ -368,8 +368,8 @@ def _numbers(step: Step, expected: list[Any]) -> Verdict:
     same = same and all(a == b or (a != a and b != b) for a, b in zip(found, expected, strict=True))
     if same:
         return RIGHT
-    text = [", ".join(map(repr, each)) or "no number" for each in (expected, found)]
-    return Verdict(Wrong("values", *text))
+    wanted, got = (", ".join(map(repr, each)) or "no number" for each in (expected, found))
+    return Verdict(Wrong("values", wanted, got))
 
 
 def _outside(step: Step, before: Contents, after: Contents) -> Verdict:
