@@ -250,8 +250,11 @@ def values_of(tensor: torch.Tensor) -> Values:
     if plain.dtype is torch.bool:
         return Values(float(plain.all()), float(plain.any()))
     if not plain.is_floating_point():
-        low, high = (int(each) for each in plain.to(torch.int64).aminmax())
-        return Values(low, high, repeats=plain.unique().numel() < plain.numel())
+        # torch's CPU orders no uint64; with the first bit flipped, int64 have the same order
+        flipped = -(2**63) if plain.dtype is torch.uint64 else 0
+        bits = plain.view(torch.int64) if flipped else plain.to(torch.int64)
+        low, high = (int(each) - flipped for each in (bits ^ flipped).aminmax())
+        return Values(low, high, repeats=bits.unique().numel() < bits.numel())
     plain = plain if plain.dtype in (torch.float32, torch.float64) else plain.to(torch.float32)
     finite = plain if bool(plain.isfinite().all()) else plain[plain.isfinite()]
     nan, infinite = bool(plain.isnan().any()), bool(plain.isinf().any())

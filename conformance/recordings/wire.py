@@ -39,8 +39,8 @@ class Values(msgspec.Struct, frozen=True, omit_defaults=True):
     """The range of a tensor's elements: the smallest and the largest finite one, and whether there are NaN or infinite
     elements. ``repeats`` is True if an integer tensor has the same element twice."""
 
-    low: float | None = None  # None: there is no finite element, or it is unknown
-    high: float | None = None
+    low: int | float | None = None  # None: there is no finite element, or it is unknown
+    high: int | float | None = None
     nan: bool = False
     infinite: bool = False
     repeats: bool = True
