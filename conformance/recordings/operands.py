@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from conformance.recordings.wire import RecordedCall, RecordedTensor, RecordingError, Values
+from devices.errors import first_line
 from opinfo.compare import Arguments
 from opinfo.encoding import ARGUMENTS, read_value
 from opinfo.layouts import Geometry, Layout, recorded_geometry
@@ -28,9 +29,21 @@ def arguments_of(call: RecordedCall, seed: int) -> Arguments:
     generator = torch.Generator().manual_seed(seed)
     try:
         tensors = [draw_tensor(each, generator) for each in call.tensors]
-        return bind(call, tensors)
-    except (ValueError, LookupError, TypeError, AttributeError, RuntimeError) as error:
-        raise RecordingError(f"{call.name}: {error}") from None
+        found = bind(call, tensors)
+    except (
+        ValueError,
+        LookupError,
+        TypeError,
+        AttributeError,
+        ArithmeticError,
+        RuntimeError,
+    ) as error:
+        raise RecordingError(f"{call.name}: {first_line(error)}") from None
+    if len(found.tensors) != len(call.tensors):
+        raise RecordingError(
+            f"{call.name}: its arguments have {len(found.tensors)} tensors, and {len(call.tensors)} are described"
+        )
+    return found
 
 
 def bind(call: RecordedCall, tensors: Sequence[torch.Tensor]) -> Arguments:
