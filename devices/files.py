@@ -8,6 +8,7 @@ import re
 import secrets
 import shutil
 import stat
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
@@ -79,6 +80,23 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
+
+
+def why_not_writable(path: Path) -> str:
+    """Returns why :func:`write_whole` cannot write a file; an empty text if it can. Folders that do not exist would be
+    created, and are not."""
+    if path.is_dir():
+        return "expected a file, found a folder"
+    if path.exists() and not path.is_file():
+        return "expected a file, found a device or a pipe"
+    there = path.absolute().parent
+    while not there.exists() and there != there.parent:
+        there = there.parent
+    try:
+        with tempfile.TemporaryFile(dir=there):
+            return ""
+    except OSError as error:
+        return f"{there}: {error.strerror or error}"
 
 
 def write_whole(path: Path, content: str | bytes) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -15,7 +14,13 @@ import click
 import msgspec
 
 from conformance.commands import options, print_json
-from conformance.commands.recordings import command_of, with_this_package
+from conformance.commands.programs import (
+    Command,
+    checked_output,
+    command_of,
+    exit_code_of,
+    run_launcher,
+)
 from devices.errors import ConformError
 from devices.torch_version import require_torch
 from reports.gate import ExitCode, number
@@ -50,26 +55,34 @@ def locate(
     the program failed.
     """
     require_torch()
+    from conformance.locate.locate_script import check_folder
     from conformance.locate.traces import compare, read_trace
 
+    command = command_of(program)
     other = read_trace(against) if against is not None else None
-    folder = results or Path("conform-results") / "locate"
+    folder = (results or Path("conform-results") / "locate").absolute()
+    check_folder(folder)
+    trace = checked_output(output) if output is not None else None
     with tempfile.TemporaryDirectory(prefix="conform-locate-") as scratch:
-        trace = output or (Path(scratch) / "trace" if other is not None else None)
-        runner = _Runner(program, Path(scratch), folder, given, quiet=as_json)
+        if trace is None and other is not None:
+            trace = Path(scratch) / "trace"
+        text = " ".join(program)
+        runner = _Runner(command, text, Path(scratch), folder, given, quiet=as_json)
         found = [runner.run(trace=trace)]
-        if other is None and window > 1 and found[0].fault is None and not found[0].ended:
+        if other is None and window > 1 and found[0].fault is None and not runner.was_killed:
             for phase in range(window - 1):
-                again = runner.run(window=window, phase=phase)
-                found.append(again)
-                if again.fault is not None or again.ended:
+                found.append(runner.run(window=window, phase=phase))
+                if found[-1].fault is not None or runner.was_killed:
                     break
         compared = (
             compare(read_trace(trace).calls, other.calls)
             if other is not None and trace is not None
             else None
         )
-    lines = [*_lines(found), *(() if compared is None else _parting_lines(compared, against))]
+    lines = [
+        *_lines(found, command.python),
+        *(() if compared is None else _parting_lines(compared, against)),
+    ]
     if as_json:
         print_json({"runs": found, "comparison": compared})
     else:
@@ -84,11 +97,12 @@ def _exit_code(found: Sequence[Located], compared: Comparison | None) -> int:
 
 
 class _Runner:
-    """Runs a program in processes of its own."""
+    """Runs a program in processes of its own. ``was_killed`` is True if a signal has ended the newest one."""
 
     def __init__(
         self,
-        program: tuple[str, ...],
+        command: Command,
+        text: str,
         scratch: Path,
         folder: Path,
         given: dict[str, Any],
@@ -97,11 +111,13 @@ class _Runner:
     ) -> None:
         from conformance.plan.selection import find_descriptor
 
-        self.text, self.command = " ".join(program), command_of(program)
+        self.text, self.command = text, command
         self.scratch, self.folder, self.given, self.quiet = scratch, folder, given, quiet
         place = given["descriptor"]
         self.descriptor = str(place.absolute()) if place is not None else ""
         self.device = find_descriptor(given["device"], place and place.absolute()).name
+        self.was_killed = False
+        self._stdin = _position_of_stdin()
 
     def run(self, *, window: int = 1, phase: int = 0, trace: Path | None = None) -> Located:
         """Runs the program once, and returns what was found. Raises ConformError if nothing can be said."""
@@ -112,8 +128,8 @@ class _Runner:
             descriptor=self.descriptor,
             located=str(self.scratch / f"located-{window}-{phase}.json"),
             journal=str(self.scratch / f"journal-{window}-{phase}"),
-            scripts=str(self.folder.absolute()),
-            trace=str(trace.absolute()) if trace is not None else "",
+            scripts=str(self.folder),
+            trace=str(trace) if trace is not None else "",
             command=self.text,
             window=window,
             phase=phase,
@@ -129,53 +145,59 @@ class _Runner:
                 f"no single call is wrong; the program runs again, and results are read back only after every {window} calls, from call {phase + 1} on",
                 err=True,
             )
+            if self._stdin is not None:
+                os.lseek(0, self._stdin, os.SEEK_SET)
         path = self.scratch / "orders.json"
         path.write_bytes(msgspec.json.encode(orders))
-        launcher = ["-m", "conformance.locate.launch", str(path)]
-        environment = {
-            "PYTHONHASHSEED": "0",
-            **os.environ,
-            "PYTHONPATH": with_this_package(os.environ.get("PYTHONPATH")),
-        }
-        silent = window > 1 or self.quiet
-        command = self.command
-        try:
-            done = subprocess.run(
-                [command.python, *command.options, *launcher, *command.program],
-                env=environment,
-                stdout=subprocess.DEVNULL if silent else None,
-            )
-        except OSError as error:
-            raise ConformError(f"{command.python} cannot be started: {error.strerror}") from None
-        return self._found(orders, done.returncode)
+        code = run_launcher(
+            self.command,
+            ["conformance.locate.launch", str(path)],
+            {"PYTHONHASHSEED": "0"},
+            silent=window > 1 or self.quiet,
+        )
+        self.was_killed = code < 0
+        return self._found(orders, code)
 
     def _found(self, orders: Orders, code: int) -> Located:
         from conformance.locate.journal import read_journal
         from conformance.locate.wire import Fault, Located, read_located
 
         path = Path(orders.located)
+        if code < 0:
+            ended = f"the process was ended by {signal.Signals(-code).name}"
+        else:
+            ended = f"exit code {code}" if code else ""
+        newest = read_journal(Path(orders.journal))
         if path.exists():
             found = read_located(path)
-            if not found.calls and not found.ended:
+            if not found.calls and not found.ended and not code:
                 raise ConformError(_no_calls(found))
-            return found
-        call = read_journal(Path(orders.journal))
-        if call is None:
+            return msgspec.structs.replace(found, ended=found.ended or ended)
+        if newest is None:
             failed = ConformError(
-                f"the program ended (exit code {code}) before it made a call on {self.device}"
+                f"the program ended (exit code {exit_code_of(code)}) before it made a call on {self.device}"
             )
             failed.exit_code = code if code == ExitCode.INFRASTRUCTURE else failed.exit_code
             raise failed
-        ended = f"the process was ended by {signal.Signals(-code).name}" if code < 0 else ""
-        ended = ended or f"the process ended with exit code {code}"
+        ended = ended or "the process ended at once (exit code 0)"
+        fault = Fault(newest.call, f"{ended} while the call was made")
         return Located(
             device=self.device,
-            calls=call.number,
+            calls=newest.call.number,
             window=orders.window,
-            fault=Fault(call, f"{ended} while the call was made"),
-            wrong=1,
-            ended=ended,
+            fault=None if newest.is_done else fault,
+            wrong=0 if newest.is_done else 1,
+            ended=f"{ended} after {_named(newest.call)}" if newest.is_done else ended,
         )
+
+
+def _position_of_stdin() -> int | None:
+    """Returns the position in the file that is the standard input, to which each further run returns; None if the input is
+    no file."""
+    try:
+        return os.lseek(0, 0, os.SEEK_CUR)
+    except OSError:
+        return None
 
 
 def _no_calls(found: Located) -> str:
@@ -189,10 +211,10 @@ def _no_calls(found: Located) -> str:
 # -- what is printed
 
 
-def _lines(found: Sequence[Located]) -> Iterator[str]:
+def _lines(found: Sequence[Located], python: str) -> Iterator[str]:
     last = found[-1]
     if last.fault is not None:
-        yield from _fault_lines(last)
+        yield from _fault_lines(last, python)
     first = found[0]
     if first.growth is not None:
         growth = first.growth
@@ -203,16 +225,16 @@ def _lines(found: Sequence[Located]) -> Iterator[str]:
         )
     for reason, count in first.unjudged[:_SHOWN]:
         yield f"not judged: {number(count, 'call')}: {reason}"
-    for note in first.notes:
-        yield f"note: {note}"
-    if last.ended and last.fault is None:
-        yield f"the program failed: {last.ended}"
+    failed = next((each for each in found if each.ended), None)
+    if failed is not None and last.fault is None:
+        again = "" if failed.window == 1 else f" in a run in windows of {failed.window}"
+        yield f"the program failed{again}: {failed.ended}"
     if last.fault is None:
         done = "" if last.window == 1 else f", alone and in windows of {last.window}"
         yield f"no wrong call on {first.device}: {first.judged:,} of {number(first.calls, 'call')} judged{done}"
 
 
-def _fault_lines(located: Located) -> Iterator[str]:
+def _fault_lines(located: Located, python: str) -> Iterator[str]:
     fault = located.fault
     assert fault is not None
     yield f"wrong: {_named(fault.call)}, of {located.calls:,} calls on {located.device}"
@@ -227,7 +249,7 @@ def _fault_lines(located: Located) -> Iterator[str]:
         yield "    the call is right alone; it is wrong if nothing is read back between these calls:"
         yield from (f"        {_named(each)}" for each in fault.with_calls)
     if fault.script:
-        yield f"    python {_relative(fault.script)}  # {_tried(fault.script)}"
+        yield f"    python {_relative(fault.script)}  # {_tried(fault.script, python)}"
     if located.wrong > 1:
         ops = ", ".join(f"{op} ({count:,})" for op, count in located.wrong_ops)
         yield f"wrong calls in all: {located.wrong:,}: {ops}"
@@ -248,11 +270,11 @@ def _relative(path: str) -> str:
     return path if short.startswith("..") else short
 
 
-def _tried(script: str) -> str:
+def _tried(script: str, python: str) -> str:
     """Runs a repro script once, and returns what it says."""
     try:
         done = subprocess.run(
-            [sys.executable, script], capture_output=True, timeout=_SCRIPT_SECONDS, check=False
+            [python, script], capture_output=True, timeout=_SCRIPT_SECONDS, check=False
         )
     except subprocess.TimeoutExpired:
         return "does not end"

@@ -17,13 +17,12 @@ def launch(orders: Orders, program: list[str]) -> None:
     """Runs a program and judges it. Writes what was found when the program ends, also if it ends with an exception."""
     import torch
 
+    from conformance.locate.lock_step import LockStep, Options
     from conformance.locate.redirect import Redirected
-    from conformance.locate.session import LockStep, Options
     from conformance.locate.traces import Trace, write_trace
     from conformance.locate.wire import write_located
     from conformance.plan.selection import find_descriptor
-    from conformance.recordings.launch import run_program
-    from devices.errors import in_a_line
+    from conformance.recordings.launch import run_to_end
     from opinfo.device import open_device
 
     given = Path(orders.descriptor) if orders.descriptor else None
@@ -39,34 +38,33 @@ def launch(orders: Orders, program: list[str]) -> None:
             same_random=orders.same_random,
             scripts=Path(orders.scripts),
             journal=Path(orders.journal),
+            located=Path(orders.located),
         ),
     )
     torch.manual_seed(orders.seed)
     random.seed(orders.seed)
-    ended = ""
-    try:
-        with ExitStack() as stack:
-            if orders.default_device:
-                stack.enter_context(torch.device(device.torch_device))
-            if orders.instead_of:
-                stack.enter_context(Redirected(orders.instead_of, device.torch_device))
-            stack.enter_context(mode.judging_program())
-            run_program(program)
-    except SystemExit as error:
-        ended = f"exit code {error.code}" if error.code else ""
-        raise
-    except BaseException as error:
-        ended = in_a_line(error)
-        raise
-    finally:
+    if (numpy := sys.modules.get("numpy")) is not None:  # torch has imported it, if it is installed
+        numpy.random.seed(orders.seed % 2**32)
+
+    def finish(ended: str) -> None:
+        mode.finish()
         write_located(Path(orders.located), mode.located(ended))
         if orders.trace:
             made = Trace(device.name, str(torch.__version__), orders.command, tuple(mode.trace))
             write_trace(Path(orders.trace), made)
 
+    with ExitStack() as stack:
+        if orders.default_device:
+            stack.enter_context(torch.device(device.torch_device))
+        if orders.instead_of:
+            stack.enter_context(Redirected(orders.instead_of, device.torch_device))
+        run_to_end(program, mode.judging_program(), finish)
+
 
 if __name__ == "__main__":
-    sys.path.pop(0)  # the current folder, which python -m adds, is not in the path of a script
+    # The current folder, which python -m adds, is not in the path of a script.
+    if not getattr(sys.flags, "safe_path", False):
+        sys.path.pop(0)
     from devices.errors import ConformError
 
     try:

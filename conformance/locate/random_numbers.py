@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from conformance.locate.steps import substitute, written_arguments
+from conformance.locate.steps import substitute, without_generators, written_arguments
 from opinfo.compare import tensors_of
 
 
@@ -21,7 +21,7 @@ def drawn_on_cpu(func: Any, args: Any, kwargs: Any, device: torch.device) -> Any
     copies: dict[int, torch.Tensor] = {}
     given = substitute((args, kwargs), torch.Tensor, moved)
     given = substitute(given, torch.device, lambda _: torch.device("cpu"))
-    args, kwargs = substitute(given, torch.Generator, lambda _: None)
+    args, kwargs = without_generators(given)
     result = func(*args, **kwargs)
     for each in targets:
         each.copy_(copies[id(each)])

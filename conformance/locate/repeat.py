@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from conformance.locate.judge import judge_steps
+from conformance.locate.step_judge import judge_steps
 from conformance.locate.steps import (
     Numbering,
     Operand,

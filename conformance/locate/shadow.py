@@ -7,9 +7,15 @@ from dataclasses import dataclass, field
 
 import torch
 
-from conformance.locate.judge import Contents
-from conformance.locate.steps import Operand, Step, WithTargets, substitute
-from opinfo.compare import tensors_of
+from conformance.locate.step_judge import Contents
+from conformance.locate.steps import (
+    Operand,
+    Step,
+    WithTargets,
+    arguments_with,
+    keeping_random_state,
+    substitute,
+)
 from opinfo.torch_private import StorageReference, negated
 
 #: A result smaller than this many roundings of the inputs is zero but for rounding. Its relative error says nothing.
@@ -89,20 +95,18 @@ class Shadow:
             if each not in outputs or (whole and each in written):
                 continue  # integers, views, and what the call in float64 has written itself
             entry = self._seed(each, storages, after)
-            if whole and _once(each):
+            if whole and each.has_own_elements:
                 entry.flat.as_strided(each.shape, each.stride, each.offset).copy_(found[place])
 
     def _results(self, step: Step, inputs: list[torch.Tensor]) -> list[torch.Tensor]:
         if step.raised or step.traits & {"random", "uninitialized"}:
             return []
-        feed = iter(inputs)
-        given = substitute((step.args, step.kwargs), Operand, lambda _: next(feed))
+        given = arguments_with(step, dict(zip(step.inputs, inputs, strict=True)))
         given = substitute(given, torch.dtype, _widest)
         args, kwargs = substitute(given, torch.device, lambda _: torch.device("cpu"))
-        if kwargs.get("pin_memory"):
-            kwargs["pin_memory"] = False
         try:
-            return tensors_of(WithTargets(step.overload)(*args, **kwargs))
+            with keeping_random_state(step.overload):
+                return WithTargets(step.overload)(*args, **kwargs)
         except Exception:  # the CPU has no such kernel in float64; the device's results are taken
             return []
 
@@ -135,11 +139,6 @@ class Shadow:
 
 def _floats(each: Operand) -> bool:
     return each.dtype.is_floating_point or each.dtype.is_complex
-
-
-def _once(each: Operand) -> bool:
-    """Returns True if no two elements of the tensor share memory."""
-    return all(n <= 1 or s for n, s in zip(each.shape, each.stride))
 
 
 def _widest(dtype: torch.dtype) -> torch.dtype:

@@ -6,6 +6,7 @@ Repro scripts contain a copy of this module.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -37,6 +38,11 @@ class Operand:
         found = data[:whole].view(self.dtype).as_strided(self.shape, self.stride, self.offset)
         found = found.conj() if self.conj else found
         return negated(found) if self.neg else found
+
+    @property
+    def has_own_elements(self) -> bool:
+        """True if no two elements of the tensor share memory by a stride of 0."""
+        return all(n <= 1 or s for n, s in zip(self.shape, self.stride))
 
     def __str__(self) -> str:
         text = f"{str(self.dtype)[6:]}{list(self.shape)} stride {self.stride}"
@@ -72,6 +78,11 @@ class Step:
         return operands_of((self.args, self.kwargs))
 
     @property
+    def distinct_inputs(self) -> list[Operand]:
+        """The operands among the arguments, each once."""
+        return list(dict.fromkeys(self.inputs))
+
+    @property
     def written(self) -> list[Operand]:
         """The operands that the call writes to, each once."""
         given = self.targets
@@ -104,6 +115,11 @@ def substitute(value: Any, kind: type, swap: Callable[[Any], Any]) -> Any:
     return value
 
 
+def without_generators(value: Any) -> Any:
+    """Returns a structure with None in place of each random number generator."""
+    return substitute(value, torch.Generator, lambda _: None)
+
+
 def operands_of(value: Any) -> list[Operand]:
     """Returns all operands in a structure, in order."""
     return list(_operands(value))
@@ -119,6 +135,17 @@ def _operands(value: Any) -> Iterator[Operand]:
         yield from _operands(list(value.values()))
 
 
+def arguments_with(
+    value: Step, tensors: Mapping[Operand, torch.Tensor]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Returns the arguments of a call on the CPU, with tensors in place of the operands. An operand that is given twice is
+    one tensor, so that a call which writes to it writes twice."""
+    args, kwargs = substitute((value.args, value.kwargs), Operand, tensors.__getitem__)
+    if kwargs.get("pin_memory"):
+        kwargs = {**kwargs, "pin_memory": False}
+    return args, kwargs
+
+
 def written_arguments(overload: Any, args: Any, kwargs: Mapping[str, Any]) -> list[Any]:
     """Returns the arguments that an overload writes to by its schema, or although its schema does not say so."""
     arguments = schema_of(overload).arguments
@@ -132,17 +159,34 @@ def written_arguments(overload: Any, args: Any, kwargs: Mapping[str, Any]) -> li
 
 class WithTargets:
     """An overload as a function that returns the tensors of its result, followed by the tensors that it writes to by
-    its schema; the result itself if it has no tensor and nothing is written."""
+    its schema. ``numbers`` are the numbers in the result of the newest call."""
 
     def __init__(self, overload: Any) -> None:
         self.overload = overload
+        self.numbers: list[Any] = []
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: Any, **kwargs: Any) -> list[torch.Tensor]:
         result = self.overload(*args, **kwargs)
+        self.numbers = numbers_of(result)
         written = tensors_of(written_arguments(self.overload, args, kwargs))
-        written = list({id(each): each for each in written}.values())
-        found = [*tensors_of(result), *written]
-        return found if found or result is None else result
+        return [*tensors_of(result), *{id(each): each for each in written}.values()]
+
+
+def numbers_of(value: Any) -> list[Any]:
+    """Returns all numbers in a structure, in order."""
+    if isinstance(value, (list, tuple)):
+        return [number for each in value for number in numbers_of(each)]
+    return [value] if isinstance(value, (bool, int, float, complex)) else []
+
+
+@contextmanager
+def keeping_random_state(overload: Any) -> Iterator[None]:
+    """Within the context, a call of an overload on the CPU leaves the random numbers that the program draws as they are."""
+    if torch.Tag.nondeterministic_seeded not in overload.tags:
+        yield
+        return
+    with torch.random.fork_rng(devices=[]):
+        yield
 
 
 class Numbering:

@@ -8,7 +8,7 @@ from typing import Final
 
 import msgspec
 
-from conformance.locate.wire import LocatedCall, LocateError
+from conformance.locate.wire import LocatedCall, LocateError, growth_of
 from devices.files import write_whole
 
 FORMAT: Final = "torch-conformance-trace"
@@ -149,7 +149,7 @@ def compare(mine: Sequence[TracedCall], theirs: Sequence[TracedCall]) -> Compari
         if same or _is_cancelled(ours):
             continue
         found = Parting(ours.call, _why(ours), before, after)
-        if growth is None or _growth(found) > _growth(growth):
+        if growth is None or growth_of(found) > growth_of(growth):
             growth = found
         bound = _ROUNDINGS * max((each.epsilon for each in ours.outputs), default=0.0)
         if parting is None and after > max(bound, _ENLARGES * before):
@@ -174,10 +174,6 @@ def _why(call: TracedCall) -> str:
     if call.random:
         return "the runs draw other random numbers; --same-random lets the CPU draw them"
     return "the results differ"
-
-
-def _growth(each: Parting) -> float:
-    return min(each.after, 1.0) - min(each.before, 1.0)
 
 
 def _is_cancelled(call: TracedCall) -> bool:

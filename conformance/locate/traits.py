@@ -34,6 +34,10 @@ _OF_FAMILIES: Final = {
 }
 
 
+#: Ops that return which kernel of the device is to be called.
+_CHOICES: Final = frozenset({"_fused_sdp_choice"})
+
+
 def traits_of(overload: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> frozenset[str]:
     """Returns what the judge must know of a call: ``random``, ``uninitialized``, ``geometry``, ``not unique``, ``any index``
     or ``index after k``."""
@@ -51,6 +55,8 @@ def _of_overload(overload: Any) -> frozenset[str]:
     found = {name for family, name in _OF_FAMILIES.items() if family in families}
     if torch.Tag.nondeterministic_seeded in overload.tags:
         found.add("random")
+    if packet in _CHOICES:
+        found.add("not unique")
     is_view = any(
         each.alias_info is not None and not each.alias_info.is_write for each in schema.returns
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
 import msgspec
 
@@ -53,6 +53,18 @@ class Growth(msgspec.Struct, frozen=True):
     after: float
 
 
+class _Grown(Protocol):
+    @property
+    def before(self) -> float: ...
+    @property
+    def after(self) -> float: ...
+
+
+def growth_of(each: _Grown) -> float:
+    """Returns by how much an error grows from ``before`` a call to ``after`` it; an error above 1 counts as 1."""
+    return min(each.after, 1.0) - min(each.before, 1.0)
+
+
 class Located(msgspec.Struct, frozen=True, omit_defaults=True):
     """What a run of a program found."""
 
@@ -66,7 +78,6 @@ class Located(msgspec.Struct, frozen=True, omit_defaults=True):
     growth: Growth | None = None
     error: float | None = None  # of the program's last result
     unjudged: tuple[tuple[str, int], ...] = ()  # reasons, with the number of calls
-    notes: tuple[str, ...] = ()
     ended: str = ""  # the exception with which the program ended
     elsewhere: int = 0  # calls on other devices
     format: str = FORMAT

@@ -3,10 +3,18 @@
 
 from __future__ import annotations
 
+import io
 import os
 import runpy
+import signal
 import sys
+import threading
+import zipfile
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 
 def launch(output: Path, program: list[str], *, elements: bool) -> None:
@@ -16,11 +24,85 @@ def launch(output: Path, program: list[str], *, elements: bool) -> None:
     from conformance.recordings.wire import write_recording
 
     recorder = CallRecorder(elements=elements)
-    try:
-        with recorder.recording_program():
-            run_program(program)
-    finally:
+
+    def finish(_: str) -> None:
         write_recording(output, recorder.recording(command=" ".join(["python", *program])))
+
+    run_to_end(program, recorder.recording_program(), finish)
+
+
+def run_to_end(
+    program: list[str], following: AbstractContextManager[Any], finish: Callable[[str], None]
+) -> None:
+    """Runs a program within a context, and calls ``finish`` once when it ends: after its last statement and the end of its
+    threads, after an exception, in ``os._exit``, or after SIGTERM. ``finish`` gets the reason if the program failed,
+    otherwise an empty text. It is not called in processes that the program forks."""
+    from devices.errors import in_a_line
+
+    process, ends = os.getpid(), list[str]()
+
+    def end(ended: str) -> None:
+        if not ends and os.getpid() == process:
+            ends.append(ended)
+            finish(ended)
+
+    ended = ""
+    with _before_early_ends(end):
+        try:
+            with following:
+                try:
+                    run_program(program)
+                finally:
+                    _join_threads()
+        except SystemExit as error:
+            ended = _exit_text(error.code)
+            raise
+        except BaseException as error:
+            ended = in_a_line(error)
+            raise
+        finally:
+            end(ended)
+
+
+@contextmanager
+def _before_early_ends(end: Callable[[str], None]) -> Iterator[None]:
+    """Within the context, ``os._exit`` calls ``end`` first, and SIGTERM raises SystemExit, unless the program handles it."""
+    original, process = os._exit, os.getpid()
+
+    def leave(status: int) -> None:
+        try:
+            end(_exit_text(status))
+        finally:
+            original(status)
+
+    def terminate(number: int, _: Any) -> None:
+        if (
+            os.getpid() != process
+        ):  # a process that the program has forked ends as it would without us
+            signal.signal(number, signal.SIG_DFL)
+            os.kill(os.getpid(), number)
+        sys.exit(128 + number)
+
+    os._exit = leave  # type: ignore[assignment]
+    if signal.getsignal(signal.SIGTERM) == signal.SIG_DFL:
+        signal.signal(signal.SIGTERM, terminate)
+    try:
+        yield
+    finally:
+        os._exit = original
+
+
+def _exit_text(code: Any) -> str:
+    if code is None or (isinstance(code, int) and code == 0):
+        return ""
+    return f"exit code {code if isinstance(code, int) else 1}"
+
+
+def _join_threads() -> None:
+    """Waits for the threads that Python waits for at its own end, because their calls belong to the program."""
+    for each in threading.enumerate():
+        if each is not threading.current_thread() and not each.daemon:
+            each.join()
 
 
 def run_program(program: list[str]) -> None:
@@ -28,18 +110,40 @@ def run_program(program: list[str]) -> None:
     first, *rest = program
     if first == "-m":
         sys.argv = rest
-        sys.path.insert(0, os.getcwd())
+        _add_to_path(os.getcwd())
         runpy.run_module(rest[0], run_name="__main__", alter_sys=True)
     elif first == "-c":
         sys.argv = ["-c", *rest[1:]]
-        sys.path.insert(0, "")
-        exec(compile(rest[0], "<string>", "exec"), {"__name__": "__main__"})
+        _add_to_path("")
+        _run_main(compile(rest[0], "<string>", "exec"))
     else:
         sys.argv = [first, *rest]
-        sys.path.insert(0, os.path.dirname(os.path.abspath(first)))
-        runpy.run_path(first, run_name="__main__")
+        path = os.path.abspath(first)
+        if os.path.isdir(path) or zipfile.is_zipfile(path):
+            runpy.run_path(first, run_name="__main__")
+            return
+        _add_to_path(os.path.dirname(os.path.realpath(path)))
+        with io.open_code(path) as file:
+            code = compile(file.read(), path, "exec")
+        _run_main(code, path)
+
+
+def _add_to_path(folder: str) -> None:
+    if not getattr(sys.flags, "safe_path", False):
+        sys.path.insert(0, folder)
+
+
+def _run_main(code: Any, path: str = "") -> None:
+    """Runs code in a module ``__main__``, which stays until the process ends: pickle and multiprocessing look there."""
+    main = ModuleType("__main__")
+    if path:
+        main.__file__ = path
+    sys.modules["__main__"] = main
+    exec(code, main.__dict__)
 
 
 if __name__ == "__main__":
-    sys.path.pop(0)  # the current folder, which python -m adds, is not in the path of a script
+    # The current folder, which python -m adds, is not in the path of a script.
+    if not getattr(sys.flags, "safe_path", False):
+        sys.path.pop(0)
     launch(Path(sys.argv[1]), sys.argv[3:], elements=sys.argv[2] == "values")

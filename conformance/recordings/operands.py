@@ -4,12 +4,13 @@ recorded range."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import frexp
+from math import frexp, isfinite, prod
 from typing import Any
 
 import torch
 
 from conformance.recordings.wire import RecordedCall, RecordedTensor, RecordingError, Values
+from devices.errors import first_line
 from opinfo.compare import Arguments
 from opinfo.encoding import ARGUMENTS, read_value
 from opinfo.layouts import Geometry, Layout, recorded_geometry
@@ -28,9 +29,21 @@ def arguments_of(call: RecordedCall, seed: int) -> Arguments:
     generator = torch.Generator().manual_seed(seed)
     try:
         tensors = [draw_tensor(each, generator) for each in call.tensors]
-        return bind(call, tensors)
-    except (ValueError, LookupError, TypeError, AttributeError, RuntimeError) as error:
-        raise RecordingError(f"{call.name}: {error}") from None
+        found = bind(call, tensors)
+    except (
+        ValueError,
+        LookupError,
+        TypeError,
+        AttributeError,
+        ArithmeticError,
+        RuntimeError,
+    ) as error:
+        raise RecordingError(f"{call.name}: {first_line(error)}") from None
+    if len(found.tensors) != len(call.tensors):
+        raise RecordingError(
+            f"{call.name}: its arguments have {len(found.tensors)} tensors, and {len(call.tensors)} are described"
+        )
+    return found
 
 
 def bind(call: RecordedCall, tensors: Sequence[torch.Tensor]) -> Arguments:
@@ -80,7 +93,7 @@ def draw_tensor(recorded: RecordedTensor, generator: torch.Generator) -> torch.T
         return torch.view_as_complex(parts).to(dtype)
     if dtype.is_floating_point:
         return _floats(shape, values, generator, torch.float64).to(dtype)
-    return _integers(shape, values, generator).to(dtype)
+    return _integers(shape, dtype, values, generator)
 
 
 def _floats(
@@ -90,7 +103,8 @@ def _floats(
     if low is None or high is None:
         low, high = _UNKNOWN.low or 0.0, _UNKNOWN.high or 0.0
     low, high = _enlarged(low, high)
-    drawn = torch.rand(shape, generator=generator, dtype=dtype) * (high - low) + low
+    share = torch.rand(shape, generator=generator, dtype=dtype)
+    drawn = low * (1 - share) + high * share  # high - low may be larger than any number
     flat = drawn.view(-1)
     special = [float("nan")] * values.nan + [float("inf")] * values.infinite
     for number, each in enumerate(special[: flat.numel()]):
@@ -113,26 +127,55 @@ def _enlarged(low: float, high: float) -> tuple[float, float]:
     return low * factor, high * factor
 
 
-def _integers(shape: tuple[int, ...], values: Values, generator: torch.Generator) -> torch.Tensor:
-    count = 1
-    for size in shape:
-        count *= size
-    low = 0 if values.low is None else int(values.low)
-    high = 1 if values.high is None else int(values.high)
+def _integers(
+    shape: tuple[int, ...], dtype: torch.dtype, values: Values, generator: torch.Generator
+) -> torch.Tensor:
+    """Returns integers or booleans. They are drawn as the bits of int64, so that all of uint64 can be drawn too."""
+    low, high = _within(dtype, values)
+    count = prod(shape)
     if not values.repeats and high - low + 1 >= count:
         drawn = _distinct(low, high, count, generator)
     else:
-        drawn = torch.randint(low, high + 1, (count,), generator=generator)
+        drawn = _bits(low) + _offsets(high - low, count, generator)
         if count > 1:
-            drawn[0], drawn[1] = low, high
+            drawn[0], drawn[1] = _bits(low), _bits(high)
+    drawn = drawn.view(dtype) if dtype is torch.uint64 else drawn.to(dtype)
     return drawn.view(shape)
 
 
+def _within(dtype: torch.dtype, values: Values) -> tuple[int, int]:
+    """Returns the range of integers, as far as the dtype has them."""
+    limits = (0, 1) if dtype is torch.bool else (torch.iinfo(dtype).min, torch.iinfo(dtype).max)
+    low, high = (
+        max(limits[0], min(limits[1], int(given))) if isfinite(given) else default
+        for given, default in (
+            (0 if values.low is None else values.low, 0),
+            (1 if values.high is None else values.high, 1),
+        )
+    )
+    return low, max(low, high)
+
+
+def _bits(number: int) -> int:
+    """Returns the int64 with the bits of an int64 or uint64."""
+    return (number + 2**63) % 2**64 - 2**63
+
+
+def _offsets(most: int, count: int, generator: torch.Generator) -> torch.Tensor:
+    """Returns random bits of numbers from 0 to ``most``, which is less than 2**64."""
+    if most < 2**63 - 1:
+        return torch.randint(0, most + 1, (count,), generator=generator)
+    drawn = torch.randint(0, 2**63 - 1, (count,), generator=generator)
+    return drawn + _bits(most - (2**63 - 2)) * torch.randint(0, 2, (count,), generator=generator)
+
+
 def _distinct(low: int, high: int, count: int, generator: torch.Generator) -> torch.Tensor:
-    """Returns ``count`` different integers from ``low`` to ``high``. If ``count`` is at least two, both ends are
+    """Returns the bits of ``count`` different integers from ``low`` to ``high``. If ``count`` is at least two, both ends are
     included."""
     if count <= 1:
-        return torch.full((count,), low)
+        return torch.full((count,), _bits(low))
     # one integer from each of ``count`` equal parts of the range, in random order
-    edges = torch.linspace(low, high, count, dtype=torch.float64).round().to(torch.int64)
-    return edges[torch.randperm(count, generator=generator)]
+    step, rest = divmod(high - low, count - 1)
+    places = torch.arange(count)
+    parts = places * _bits(step) + places * rest // (count - 1) + _bits(low)
+    return parts[torch.randperm(count, generator=generator)]

@@ -3,7 +3,7 @@ torch."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from enum import Enum
 from pathlib import Path
 from typing import Final
@@ -22,6 +22,11 @@ _SHOWN: Final = 8
 #: The clause that a call breaks which runs on the CPU instead of the device.
 _FALLBACK: Final = "dispatch.no_silent_fallback"
 
+#: The clauses that compare the elements of a result with those of the CPU.
+_OF_VALUES: Final = frozenset(
+    {"layout.values", "layout.as_strided", "precision.ulp", "precision.exact_sums"}
+)
+
 
 class CallOutcome(str, Enum):
     """The outcome of a recorded call on a device. The members are ordered from the worst to the best."""
@@ -31,6 +36,7 @@ class CallOutcome(str, Enum):
     MISSING = "missing"  # the device does not implement the call
     FELL_BACK = "fell back"  # it ran on the CPU
     NOT_JUDGED = "not judged"
+    NOT_BY_VALUE = "not judged by value"  # dtypes, strides and memory are right
     RIGHT = "right"
 
 
@@ -61,22 +67,36 @@ def judge_calls(
     recording: Recording,
     results: Mapping[CellKey, CellResult],
     left_out: Mapping[str, str],
+    of_any_values: Collection[str] = (),
 ) -> list[JudgedCall]:
     """Returns the recorded calls with their outcomes. The worst outcomes come first; among equal outcomes, the calls
     that the program makes most often. ``left_out`` has the reasons why some calls have no cells, by the name of the
-    call."""
+    call. ``of_any_values`` has the names of the calls whose inputs do not determine the values of the result."""
     of_call: dict[str, list[CellResult]] = {}
     for cell, result in results.items():
         of_call.setdefault(cell.unit, []).append(result)
     judged = [
-        _judge(name, call, of_call.get(name, ()), left_out.get(name, ""))
+        _judge(
+            name,
+            call,
+            of_call.get(name, ()),
+            left_out.get(name, ""),
+            of_any_values=name in of_any_values,
+        )
         for name, call in recording.named().items()
     ]
     order = list(CallOutcome)
     return sorted(judged, key=lambda each: (order.index(each.outcome), -each.count, each.call))
 
 
-def _judge(name: str, call: RecordedCall, results: Iterable[CellResult], reason: str) -> JudgedCall:
+def _judge(
+    name: str,
+    call: RecordedCall,
+    results: Iterable[CellResult],
+    reason: str,
+    *,
+    of_any_values: bool,
+) -> JudgedCall:
     tried = [each for each in results if not by_declaration(each)]
     grouped: dict[CallOutcome, list[CellResult]] = {}
     for each in tried:
@@ -86,7 +106,13 @@ def _judge(name: str, call: RecordedCall, results: Iterable[CellResult], reason:
         outcome = CallOutcome.RIGHT  # the results are right; a clause could not be checked
     known = name, call.op, call.dtype, outcome, call.count, call.where
     if outcome is CallOutcome.RIGHT:
-        return JudgedCall(*known)
+        compared = {each.key.clause for each in grouped[outcome]} & _OF_VALUES
+        if compared and not of_any_values:
+            return JudgedCall(*known)
+        why = "no clause that compares values applies to the call"
+        if of_any_values:
+            why = "the inputs do not determine the values, as for random numbers"
+        return JudgedCall(*known[:3], CallOutcome.NOT_BY_VALUE, *known[4:], why)
     deciding = grouped.get(outcome, [])
     shown = next((each for each in deciding if each.repro), deciding[0] if deciding else None)
     if shown is None:
@@ -121,21 +147,23 @@ def keep_recording(folder: Path, recording: Path) -> None:
 
 def lines_of(judged: Iterable[JudgedCall]) -> Iterator[str]:
     """Yields the lines about the recorded calls that a run prints at its end: the number of calls with each outcome,
-    then each call whose outcome is not right."""
+    then each call that is wrong or not judged."""
     judged = list(judged)
     counts: dict[CallOutcome, list[int]] = {}
     for each in judged:
         found = counts.setdefault(each.outcome, [0, 0])
         found[0] += 1
         found[1] += each.count
-    order = [CallOutcome.RIGHT, *(each for each in CallOutcome if each is not CallOutcome.RIGHT)]
+    first = CallOutcome.RIGHT, CallOutcome.NOT_BY_VALUE
+    order = [*first, *(each for each in CallOutcome if each not in first)]
     parts = [
         f"{counts[each][0]:,} {each.value} ({counts[each][1]:,} times)"
         for each in order
         if each in counts
     ]
     yield f"recorded calls: {', '.join(parts)}"
-    bad = [each for each in judged if each.outcome is not CallOutcome.RIGHT]
+    good = (CallOutcome.RIGHT, CallOutcome.NOT_BY_VALUE)
+    bad = [each for each in judged if each.outcome not in good]
     for each in bad[:_SHOWN]:
         at = f" at {each.where}" if each.where else ""
         listed = ", as the manifest expects" if each.expected else ""

@@ -45,6 +45,7 @@ class Places:
         self._names: WeakKeyDictionary[torch.nn.Module, str] = WeakKeyDictionary()
         self._in_torch: dict[CodeType, bool] = {}
         self._of_node: dict[int, Found] = {}
+        self._folder = os.getcwd()  # the program may change it
 
     @contextmanager
     def following(self) -> Iterator[None]:
@@ -77,7 +78,7 @@ class Places:
         module, code, number = found
         if code is None:
             return Place(module or "")
-        path = os.path.relpath(code.co_filename)
+        path = os.path.relpath(os.path.join(self._folder, code.co_filename), self._folder)
         shown = code.co_filename if path.startswith("..") else path
         return Place(module or "", f"{shown}:{number}")
 

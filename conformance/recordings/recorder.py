@@ -16,6 +16,13 @@ import msgspec
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from conformance.recordings.operand_kinds import (
+    COMPUTE_NOTHING,
+    answering_class,
+    names_meta,
+    not_strided,
+    without_elements,
+)
 from conformance.recordings.places import Found, Places
 from conformance.recordings.program_threads import ProgramThreads
 from conformance.recordings.wire import (
@@ -26,20 +33,15 @@ from conformance.recordings.wire import (
     RecordedCall,
     RecordedTensor,
     Recording,
+    RecordingError,
     Values,
     write_recording,
 )
+from devices.files import why_not_writable
 from opinfo.catalog import dtype_name
 from opinfo.encoding import ARGUMENTS, NotEncodable, write_value
-from opinfo.torch_private import FakeTensor, storage_id
+from opinfo.torch_private import storage_id
 
-#: The classes of tensors whose calls are recorded. The calls of other subclasses reach the recorder again with the plain
-#: tensors that they hold.
-_PLAIN: Final = (torch.Tensor, torch.nn.Parameter)
-
-
-#: The namespaces of ops that compute nothing: markers of the profiler.
-_NOT_RECORDED: Final = frozenset({"profiler"})
 #: The op by which ``torch.tensor`` marks a new constant. It returns its operand, and means something to a tracer alone, which
 #: copies the constant.
 _MARKER: Final = "aten::lift_fresh"
@@ -69,6 +71,7 @@ class CallRecorder(TorchDispatchMode):
         self.elements = elements
         self.left_out: Counter[str] = Counter()  # the reasons why calls are not in the recording
         self._calls: dict[Any, _Seen] = {}
+        self._lock = threading.RLock()  # a program may make calls in several threads
         self._places = Places()
         self._threads = ProgramThreads(self)
         self._autocast = threading.local()
@@ -82,28 +85,40 @@ class CallRecorder(TorchDispatchMode):
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
-        if func.namespace in _NOT_RECORDED or func.name() == _MARKER:
-            return func(*args, **(kwargs or {}))
         kwargs = kwargs or {}
+        if func.namespace in COMPUTE_NOTHING or func.name() == _MARKER:
+            return func(*args, **kwargs)
         tensors: list[torch.Tensor] = []
         form = (
             (_form(args, tensors), _form(tuple(kwargs.items()), tensors))
             if kwargs
             else _form(args, tensors)
         )
+        if whose := answering_class(tensors):
+            self._leave_out(
+                f"{func}: a tensor of class {whose}; the calls that it makes of plain tensors are recorded"
+            )
+            return NotImplemented  # torch asks the class next
+        if kind := without_elements(tensors) or "meta" * names_meta((*args, *kwargs.values())):
+            self._leave_out(f"calls of {kind} tensors, which have no elements")
+            return func(*args, **kwargs)
+        if why := not_strided(tensors):
+            self._leave_out(f"{func}: {why} cannot be recorded")
+            return func(*args, **kwargs)
         place, backward = self._places.find()
         phase = "backward" if backward else self._threads.phase
         key = (func, form, *_geometries(tensors), phase, self._autocast_of(tensors))
-        try:
-            seen = self._calls.get(key)
-            if seen is None:
-                seen = self._first(key, func, args, kwargs, tensors)
-        except NotEncodable as reason:
-            self.left_out[f"{func}: {reason}"] += 1
-        else:
-            if seen is not None:
+        with self._lock:
+            try:
+                seen = self._calls.get(key) or self._first(key, func, args, kwargs, tensors)
                 seen.places[place] += 1
+            except NotEncodable as reason:
+                self._leave_out(f"{func}: {reason}")
         return func(*args, **kwargs)
+
+    def _leave_out(self, why: str) -> None:
+        with self._lock:
+            self.left_out[why] += 1
 
     def _autocast_of(self, tensors: list[torch.Tensor]) -> str:
         enabled: Mapping[str, bool] = getattr(self._autocast, "enabled", {})
@@ -120,16 +135,9 @@ class CallRecorder(TorchDispatchMode):
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
         tensors: list[torch.Tensor],
-    ) -> _Seen | None:
-        """Adds the record of a call that has not been made before. Returns None if the call is made on fake or meta
-        tensors, for example by a compiler. Raises NotEncodable if an argument cannot be recorded."""
-        if any(isinstance(each, FakeTensor) or each.is_meta for each in tensors):
-            return None
-        for each in tensors:
-            if each.layout is not torch.strided:
-                raise NotEncodable(f"a tensor of layout {str(each.layout)[6:]} cannot be recorded")
-            if each.is_quantized:
-                raise NotEncodable("a quantized tensor cannot be recorded")
+    ) -> _Seen:
+        """Adds the record of a call that has not been made before. Raises NotEncodable if an argument cannot be
+        recorded."""
         numbers = iter(range(len(tensors)))
         write = partial(write_value, codecs=ARGUMENTS, tensor=lambda _: next(numbers))
         storages: dict[int, int] = {}
@@ -153,12 +161,13 @@ class CallRecorder(TorchDispatchMode):
     def recording(self, command: str = "") -> Recording:
         """Returns a recording of the calls that were made so far."""
         calls = []
-        for seen in self._calls.values():
-            places: Counter[Place] = Counter()
-            for found, count in seen.places.items():
-                places[self._places.place(found)] += count
-            calls.append(_with_places(seen.call, places))
-        lacks = tuple(f"{count:,} x {why}" for why, count in self.left_out.items())
+        with self._lock:  # a thread of the program may still be running
+            for seen in self._calls.values():
+                places: Counter[Place] = Counter()
+                for found, count in seen.places.items():
+                    places[self._places.place(found)] += count
+                calls.append(_with_places(seen.call, places))
+            lacks = tuple(f"{count:,} x {why}" for why, count in self.left_out.items())
         header = Header(FORMAT, VERSION, str(torch.__version__), command, lacks)
         return Recording(header, tuple(calls))
 
@@ -183,11 +192,14 @@ class CallRecorder(TorchDispatchMode):
             if len(given) == 2:
                 state.enabled = {**getattr(state, "enabled", {}), given[0]: given[1]}
 
+        # the region that is around the context in this thread
+        state.enabled = {kind: torch.is_autocast_enabled(kind) for kind in _kinds()}
         torch.set_autocast_enabled = set_enabled  # type: ignore[assignment]
         try:
             yield
         finally:
             torch.set_autocast_enabled = original
+            del state.enabled
 
 
 @contextmanager
@@ -195,15 +207,18 @@ def record(path: str | Path, *, elements: bool = False) -> Iterator[CallRecorder
     """Records the aten calls that are made within the context, and writes them to a file at the end, even after an
     exception.
 
-    With ``elements``, the elements of the tensors are recorded; otherwise only their range. Raises OSError if the file
-    cannot be written.
+    With ``elements``, the elements of the tensors are recorded; otherwise only their range. Raises RecordingError before
+    the first call if the file cannot be written.
     """
+    path = Path(path).absolute()  # the program may change its folder
+    if why := why_not_writable(path):
+        raise RecordingError(f"{path} cannot be written: {why}")
     recorder = CallRecorder(elements=elements)
     try:
         with recorder.recording_program():
             yield recorder
     finally:
-        write_recording(Path(path), recorder.recording())
+        write_recording(path, recorder.recording())
 
 
 def describe_tensor(
@@ -235,8 +250,11 @@ def values_of(tensor: torch.Tensor) -> Values:
     if plain.dtype is torch.bool:
         return Values(float(plain.all()), float(plain.any()))
     if not plain.is_floating_point():
-        low, high = (int(each) for each in plain.to(torch.int64).aminmax())
-        return Values(low, high, repeats=plain.unique().numel() < plain.numel())
+        # torch's CPU orders no uint64; with the first bit flipped, int64 have the same order
+        flipped = -(2**63) if plain.dtype is torch.uint64 else 0
+        bits = plain.view(torch.int64) if flipped else plain.to(torch.int64)
+        low, high = (int(each) - flipped for each in (bits ^ flipped).aminmax())
+        return Values(low, high, repeats=bits.unique().numel() < bits.numel())
     plain = plain if plain.dtype in (torch.float32, torch.float64) else plain.to(torch.float32)
     finite = plain if bool(plain.isfinite().all()) else plain[plain.isfinite()]
     nan, infinite = bool(plain.isnan().any()), bool(plain.isinf().any())
@@ -251,6 +269,12 @@ def _with_places(call: RecordedCall, places: Mapping[Place, int]) -> RecordedCal
     return msgspec.structs.replace(call, count=sum(places.values()), places=tuple(most))
 
 
+def _kinds() -> set[str]:
+    """Returns the types of the devices of this machine."""
+    accelerator = torch.accelerator.current_accelerator()
+    return {"cpu", *(() if accelerator is None else (accelerator.type,))}
+
+
 def _without_generator(value: Any) -> Any:
     """Returns None for a random number generator, which cannot be recorded, and any other value as it is."""
     return None if isinstance(value, torch.Generator) else value
@@ -262,7 +286,7 @@ def _form(values: Any, tensors: list[torch.Tensor]) -> Any:
     found: list[Any] = []
     for each in values:
         kind = type(each)
-        if kind in _PLAIN or isinstance(each, torch.Tensor):
+        if isinstance(each, torch.Tensor):
             tensors.append(each)
             found.append(_TENSOR)
         elif kind is list or kind is tuple:
@@ -282,18 +306,11 @@ _TENSOR: Final = object()
 def _geometries(tensors: list[torch.Tensor]) -> list[Any]:
     found: list[Any] = []
     for each in tensors:
-        if each.layout is torch.strided:
-            found += (
-                *(each.dtype, each.shape, each.stride(), each.storage_offset()),
-                each.requires_grad,
-            )
-        else:
-            found += (each.dtype, each.shape, each.layout)
+        found += (
+            *(each.dtype, each.shape, each.stride(), each.storage_offset()),
+            each.requires_grad,
+        )
     if len(tensors) > 1:
         numbers: dict[int, int] = {}
-        found += (
-            numbers.setdefault(storage_id(each), len(numbers))
-            for each in tensors
-            if each.layout is torch.strided
-        )
+        found += (numbers.setdefault(storage_id(each), len(numbers)) for each in tensors)
     return found

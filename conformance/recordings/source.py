@@ -21,6 +21,7 @@ from conformance.recordings.wire import (
 from opinfo.compare import Arguments, tensors_of
 from opinfo.database import DATABASE
 from opinfo.encoding import write_value
+from opinfo.exceptions import exceptions
 from opinfo.layouts import Geometry
 from opinfo.sample_source import SampleSource
 from opinfo.samples import SEED, Sample
@@ -92,6 +93,13 @@ class AtenCall(Subject):
         overload = overload_of(call.op)
         if torch.Tag.inplace_view in overload.tags:
             raise NotReplayed("the op changes the sizes or strides of its operand in place")
+        unknown = [
+            e.dtype
+            for e in call.tensors
+            if not isinstance(getattr(torch, e.dtype, None), torch.dtype)
+        ]
+        if unknown:
+            raise NotReplayed(f"torch {torch.__version__} has no dtype {unknown[0]}")
         if (count := sum(prod(each.shape) for each in call.tensors)) > _MOST_ELEMENTS:
             raise NotReplayed(f"its tensors have more than {_MOST_ELEMENTS:,} elements: {count:,}")
         self.call, self.overload = call, overload
@@ -215,6 +223,15 @@ class RecordedSource:
     def subjects(self) -> Mapping[str, Subject]:
         """Returns the distinct calls by name, in the order in which they first occurred."""
         return self._subjects
+
+    def of_any_values(self) -> frozenset[str]:
+        """Returns the names of the calls whose inputs do not determine the values of the result."""
+        known = exceptions()
+        return frozenset(
+            name
+            for name, each in self._subjects.items()
+            if "values.free" in known.families_of(*each.names) | each.own_families
+        )
 
     def samples(self, subject: Subject, dtype: str, *, seed: int = SEED) -> list[Sample]:
         """Returns the recorded call as the only sample. Its elements are random numbers that depend on the seed. Raises

@@ -39,8 +39,8 @@ class Values(msgspec.Struct, frozen=True, omit_defaults=True):
     """The range of a tensor's elements: the smallest and the largest finite one, and whether there are NaN or infinite
     elements. ``repeats`` is True if an integer tensor has the same element twice."""
 
-    low: float | None = None  # None: there is no finite element, or it is unknown
-    high: float | None = None
+    low: int | float | None = None  # None: there is no finite element, or it is unknown
+    high: int | float | None = None
     nan: bool = False
     infinite: bool = False
     repeats: bool = True
@@ -63,6 +63,21 @@ class RecordedTensor(msgspec.Struct, frozen=True, omit_defaults=True):
     elements: Any = None
 
 
+#: The largest size, stride and offset that torch has.
+_LARGEST: Final = 2**63 - 1
+
+
+def geometry_fault(tensor: RecordedTensor) -> str:
+    """Returns why no tensor has a recorded geometry; an empty text if one has it."""
+    strides = tensor.stride if tensor.stride is not None else tensor.shape
+    numbers = (*tensor.shape, *strides, tensor.offset)
+    if any(type(each) is not int or not 0 <= each <= _LARGEST for each in numbers):
+        return f"no tensor has the sizes {numbers}"
+    if len(strides) != len(tensor.shape):
+        return f"{len(strides)} strides of a tensor of {len(tensor.shape)} dimensions"
+    return ""
+
+
 class Place(msgspec.Struct, frozen=True, omit_defaults=True):
     """The place in the program where a call is made: the path of the innermost module, such as ``Net.layers.0``, and
     the source line. An unknown part is empty."""
@@ -77,8 +92,8 @@ class RecordedCall(msgspec.Struct, frozen=True, omit_defaults=True):
     of calls there."""
 
     op: str  # such as ``aten.addmm.default``
-    args: Any
-    kwargs: Any
+    args: list[Any]
+    kwargs: dict[str, Any]
     tensors: tuple[RecordedTensor, ...]
     count: int = 1
     phase: str = ""  # forward, backward or optimizer; empty if unknown
@@ -185,7 +200,12 @@ def _read_lines(path: Path, lines: Iterable[bytes]) -> Recording:
     decoder, calls = msgspec.json.Decoder(RecordedCall), []
     for number, line in enumerate(rest, 2):
         try:
-            calls.append(decoder.decode(line))
+            call = decoder.decode(line)
         except msgspec.MsgspecError as error:
             raise RecordingError(f"{path}, line {number}: {error}") from None
+        except RecursionError:
+            raise RecordingError(f"{path}, line {number}: nested too deeply") from None
+        if why := next(filter(None, map(geometry_fault, call.tensors)), ""):
+            raise RecordingError(f"{path}, line {number}: {why}")
+        calls.append(call)
     return Recording(header, tuple(calls))

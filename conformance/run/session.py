@@ -303,7 +303,7 @@ class Session:
         left_out = dict(source.left_out)
         for excluded in self.plan.excluded:
             left_out |= {call: excluded.reason for call, _ in excluded.cells}
-        judged = judge_calls(source.recording, results, left_out)
+        judged = judge_calls(source.recording, results, left_out, source.of_any_values())
         if self.partial:
             selected = {cell.unit for cell in self.selected}
             judged = [each for each in judged if each.call in selected]

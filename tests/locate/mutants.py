@@ -18,7 +18,7 @@ from random import Random
 
 import torch
 
-from conformance.locate.session import LockStep, Options
+from conformance.locate.lock_step import LockStep, Options
 from conformance.locate.wire import Fault
 from conformance.plan.selection import find_descriptor
 from devices.errors import in_a_line

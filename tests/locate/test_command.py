@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -45,11 +46,29 @@ d = c + 1
 """
 
 
-def conform(*arguments: str, folder: Path, faults: str = "") -> subprocess.CompletedProcess[str]:
+DIES = """
+import os, sys
+import torch
+
+library = torch.library.Library("dies", "DEF")
+library.define("in_call(Tensor x) -> Tensor")
+library.impl("in_call", lambda x: os.abort(), "CPU")
+x = torch.ones(3)
+if sys.argv[1] == "after":
+    x.cos()
+    os.abort()
+torch.ops.dies.in_call(x)
+"""
+
+
+def conform(
+    *arguments: str, folder: Path, faults: str = "", stdin: Any = None
+) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "conformance.cli", "locate", *arguments],
         cwd=folder,
         env={**os.environ, "PYTHONPATH": str(ROOT), "SIMULATED_FAULTS": faults},
+        stdin=stdin,
         capture_output=True,
         text=True,
         timeout=600,
@@ -61,10 +80,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = tmp_path_factory.mktemp("program")
     for name, text in (("infer", PROGRAM), ("names_cuda", NAMES_CUDA), ("waits", WAITS)):
         (made / f"{name}.py").write_text(text, encoding="utf-8")
-    (made / "dies.py").write_text(
-        "import os, torch\nx = torch.ones(3)\ntorch.Tensor.__repr__\nx.cos()\nos.abort()\n",
-        encoding="utf-8",
-    )
+    (made / "dies.py").write_text(DIES, encoding="utf-8")
     return made
 
 
@@ -75,6 +91,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (("--against", "absent", "--", "python", "infer.py"), "absent cannot be read"),
         (("--against", "infer.py", "--", "python", "infer.py"), "is not a trace"),
         (("--device", "nosuch", "--", "python", "infer.py"), "nosuch"),
+        (("-o", "/dev/full", "--", "python", "infer.py"), "/dev/full cannot be written"),
+        (("--results", "infer.py/x", "--", "python", "infer.py"), "cannot be written"),
     ],
 )
 def test_a_wrong_use_is_one_line(
@@ -160,6 +178,24 @@ def test_two_devices_are_compared_by_a_trace(folder: Path) -> None:
 def test_a_program_that_fails_is_no_success(folder: Path) -> None:
     failed = conform("--device", "cpu", "--", "python", "infer.py", "cpu", "3", folder=folder)
     assert failed.returncode == 2 and "the program failed: exit code 3" in failed.stdout
-    died = conform("--device", "cpu", "--", "python", "dies.py", folder=folder)
+    died = conform("--device", "cpu", "--", "python", "dies.py", "within", folder=folder)
     assert died.returncode == 1 and "was ended by SIGABRT" in died.stdout, died.stdout
-    assert "aten.cos.default, at dies.py:4" in died.stdout
+    assert "dies.in_call.default, at dies.py:12" in died.stdout
+    died = conform("--device", "cpu", "--", "python", "dies.py", "after", folder=folder)
+    assert died.returncode == 2 and "no wrong call" in died.stdout, died.stdout
+    assert "was ended by SIGABRT after call 3, aten.cos.default, at dies.py:10" in died.stdout
+
+
+@pytest.mark.slow
+def test_a_program_that_fails_runs_in_windows_too_and_reads_its_input_again(folder: Path) -> None:
+    (folder / "reads.py").write_text(WAITS + "import sys; sys.exit(input() != 'right' or 3)\n")
+    (folder / "input.txt").write_text("right\n")
+    with (folder / "input.txt").open() as stdin:
+        done = conform(
+            *("--device", "simulated", "--results", "reads", "--", "python", "reads.py"),
+            folder=folder,
+            faults="streams.ignore_wait",
+            stdin=stdin,
+        )
+    assert done.returncode == 1 and "aten.add.Tensor" in done.stdout, done.stdout + done.stderr
+    assert "exit code 3" not in done.stderr

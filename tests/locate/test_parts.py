@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from conformance.locate.journal import Journal, read_journal
-from conformance.locate.judge import judge_steps
+from conformance.locate.journal import Entry, Journal, read_journal
+from conformance.locate.locate_script import write_repro
 from conformance.locate.random_numbers import drawn_on_cpu
 from conformance.locate.redirect import Redirected
 from conformance.locate.repeat import make_again, wrong_in
-from conformance.locate.script import write_repro
+from conformance.locate.step_judge import judge_steps
 from conformance.locate.steps import Numbering, Operand, Step, read_bytes
 from conformance.locate.trace import traced_tensor
 from conformance.locate.traces import Trace, TracedCall, read_trace, write_trace
@@ -91,7 +91,9 @@ def test_a_journal_names_the_last_call(tmp_path: Path) -> None:
     journal = Journal(path)
     for number, op in ((1, "aten.native_layer_norm_backward.default"), (2, "aten.cos.default")):
         journal.write(LocatedCall(number, op))
-    assert read_journal(path) == LocatedCall(2, "aten.cos.default")
+    assert read_journal(path) == Entry(LocatedCall(2, "aten.cos.default"))
+    journal.write(LocatedCall(2, "aten.cos.default"), is_done=True)
+    assert read_journal(path) == Entry(LocatedCall(2, "aten.cos.default"), is_done=True)
     assert read_journal(tmp_path / "absent") is None
 
 

@@ -273,7 +273,7 @@ def charged(program: str, name: str, again: Callable[[], Effect]) -> tuple[list[
             results |= judged(program, each).newly_wrong()
         reached += run.reached
     listed = judge_calls(source.recording, results, {})
-    wrong = (CallOutcome.RIGHT, CallOutcome.NOT_JUDGED)
+    wrong = (CallOutcome.RIGHT, CallOutcome.NOT_BY_VALUE, CallOutcome.NOT_JUDGED)
     return [each for each in listed if each.outcome not in wrong], reached
 
 

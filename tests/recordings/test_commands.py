@@ -68,6 +68,89 @@ def test_a_wrong_command_line_is_one_line(
     assert "\n" not in str(error.value) and not output.exists()
 
 
+@pytest.mark.parametrize("output", ["folder", "/dev/full", "file/calls.jsonl"])
+def test_an_output_that_cannot_be_written_is_found_before_the_program_runs(
+    output: str, tmp_path: Path
+) -> None:
+    from conformance.commands.recordings import record
+
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "file").touch()
+    ran = tmp_path / "ran"
+    program = "python", "-c", f"open({str(ran)!r}, 'w')"
+    with pytest.raises(ConformError, match="cannot be written: ") as error:
+        record.main(["-o", str(tmp_path / output), "--", *program], standalone_mode=False)
+    assert error.value.exit_code == 4 and "\n" not in str(error.value)
+    assert not ran.exists() and not Path("/dev/full").is_file()
+
+
+@pytest.mark.parametrize(
+    ("given", "options", "program"),
+    [
+        (("-u", "-X", "dev", "x.py", "-c"), ["-u", "-X", "dev"], ["x.py", "-c"]),
+        (("-Xdev", "-um", "pdb", "y"), ["-Xdev", "-u"], ["-m", "pdb", "y"]),
+        (("-mpdb",), [], ["-m", "pdb"]),
+        (("-cpass", "a"), [], ["-c", "pass", "a"]),
+        (("-Wignore", "-W", "error", "x.py"), ["-Wignore", "-W", "error"], ["x.py"]),
+    ],
+)
+def test_the_options_of_python_are_told_from_the_program(
+    given: tuple[str, ...],
+    options: list[str],
+    program: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from conformance.commands.programs import command_of
+
+    (tmp_path / "x.py").touch()
+    monkeypatch.chdir(tmp_path)
+    found = command_of(("python", *given))
+    assert (found.options, found.program) == (options, program)
+
+
+ENDS = """
+import os, pickle, sys, threading, time
+import torch
+
+class Kept:
+    pass
+
+assert os.path.isabs(__file__) and type(pickle.loads(pickle.dumps(Kept()))) is Kept
+end = sys.argv[1]
+if end == "thread":
+    threading.Thread(target=lambda: (time.sleep(0.2), torch.ones(3).cos())).start()
+elif end == "fork" and os.fork() == 0:
+    torch.ones(3).sin()
+    sys.exit(9)
+else:
+    torch.ones(3).cos()
+if end == "fork":
+    os.wait()
+elif end == "_exit":
+    os._exit(6)
+elif end == "raise":
+    raise ValueError("no")
+elif end == "term":
+    os.kill(os.getpid(), 15)
+    time.sleep(60)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("end", "code"), [("thread", 0), ("fork", 0), ("_exit", 6), ("raise", 1), ("term", 143)]
+)
+def test_a_recording_is_written_however_the_program_ends(
+    end: str, code: int, tmp_path: Path
+) -> None:
+    (tmp_path / "ends.py").write_text(ENDS, encoding="utf-8")
+    done = conform("record", "-o", "ends.jsonl", "--", "python", "ends.py", end, folder=tmp_path)
+    assert done.returncode == code, done.stderr
+    text = (tmp_path / "ends.jsonl").read_text()
+    assert '"aten.cos.default"' in text and '"aten.sin.default"' not in text
+
+
 @pytest.mark.slow
 def test_modules_and_code_are_recorded_too(folder: Path) -> None:
     (folder / "a_module.py").write_text("import torch\ntorch.ones(3).sin()\n", encoding="utf-8")

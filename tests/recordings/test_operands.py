@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 import torch
 
@@ -24,10 +25,32 @@ def drawn(dtype: str, shape: tuple[int, ...], values: Values) -> torch.Tensor:
         ("int64", Values(2, 40)),
         ("uint8", Values(0, 255)),
         ("bool", Values(0.0, 1.0)),
+        ("int64", Values(-(2**63), 2**63 - 1)),
+        ("int64", Values(2**63 - 1, 2**63 - 1)),
+        ("int64", Values(2**63 - 30, 2**63 - 1, repeats=False)),
+        ("int64", Values(-(2**63), 2**63 - 1, repeats=False)),
+        ("uint64", Values(3, 2**64 - 1)),
+        ("uint64", Values(2**63 - 20, 2**63 + 9, repeats=False)),
+        ("int32", Values(-(2**31), 2**31 - 1, repeats=False)),
+        ("float64", Values(-1.7e308, 1.7e308)),
     ],
 )
 def test_drawn_elements_have_the_recorded_range(dtype: str, values: Values) -> None:
-    assert values_of(drawn(dtype, (30,), values)) == values
+    found = values_of(drawn(dtype, (30,), values))
+    assert (found.low, found.high, found.nan) == (values.low, values.high, values.nan)
+    assert found.repeats <= values.repeats
+
+
+@pytest.mark.parametrize("number", [2**63 - 1, -(2**63), 2**53 + 1, 2**64 - 1])
+def test_an_integer_is_written_and_read_as_it_is(number: int) -> None:
+    written = msgspec.json.encode(Values(number, number))
+    assert msgspec.json.decode(written, type=Values) == Values(number, number)
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "bool", "int64", "uint64"])
+def test_a_range_that_the_dtype_does_not_have_is_cut(dtype: str) -> None:
+    for values in (Values(-1e30, 1e30), Values(-float("inf"), 300.0), Values(5.0, -5.0)):
+        assert drawn(dtype, (3,), values).dtype is getattr(torch, dtype)
 
 
 def test_integers_that_did_not_repeat_do_not_repeat() -> None:

@@ -50,7 +50,8 @@ def judged(*results: CellResult, left_out: str = "") -> Any:
         ((Outcome.FAIL, Outcome.CRASH), CallOutcome.CRASHED),
         ((Outcome.PASS, Outcome.HANG), CallOutcome.CRASHED),
         ((Outcome.UNSUPPORTED, Outcome.BLOCKED), CallOutcome.MISSING),
-        ((Outcome.ERROR, Outcome.PASS), CallOutcome.RIGHT),
+        ((Outcome.PASS, Outcome.ERROR), CallOutcome.RIGHT),
+        ((Outcome.ERROR, Outcome.PASS), CallOutcome.NOT_BY_VALUE),
         ((Outcome.ERROR, Outcome.BLOCKED), CallOutcome.NOT_JUDGED),
     ],
 )
@@ -59,6 +60,25 @@ def test_the_worst_cell_decides(outcomes: tuple[Outcome, ...], expected: CallOut
     found = judged(*(result(each, clause) for each, clause in zip(outcomes, clauses)))
     assert found.outcome is expected
     assert (found.count, found.where) == (7, "net.py:3 (Net)")
+
+
+@pytest.mark.parametrize("clause", ["layout.values", "precision.ulp"])
+def test_a_call_of_any_values_is_not_judged_by_value(clause: str) -> None:
+    passed = result(Outcome.PASS, clause)
+    (found,) = judge_calls(RECORDING, {passed.key: passed}, {}, {CALL.name})
+    assert found.outcome is CallOutcome.NOT_BY_VALUE and "do not determine the values" in found.why
+    assert list(lines_of([found])) == ["recorded calls: 1 not judged by value (7 times)"]
+    failed = result(Outcome.FAIL, clause)
+    (found,) = judge_calls(RECORDING, {failed.key: failed}, {}, {CALL.name})
+    assert found.outcome is CallOutcome.WRONG
+
+
+def test_a_call_that_no_clause_compares_with_the_cpu_is_not_judged_by_value() -> None:
+    found = judged(result(Outcome.PASS, "layout.output_strides"))
+    assert (found.outcome, found.why) == (
+        CallOutcome.NOT_BY_VALUE,
+        "no clause that compares values applies to the call",
+    )
 
 
 def test_a_call_that_ran_on_the_cpu_fell_back() -> None:

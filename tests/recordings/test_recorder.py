@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import os
 import threading
 from pathlib import Path
 from typing import Any
@@ -10,7 +12,13 @@ import pytest
 import torch
 
 from conformance.recordings.recorder import CallRecorder, record, values_of
-from conformance.recordings.wire import RecordedCall, Values, read_recording
+from conformance.recordings.wire import (
+    RecordedCall,
+    RecordingError,
+    Values,
+    read_recording,
+)
+from tests.recordings.tensor_classes import PROGRAMS
 
 
 def calls_of(program: Any, *, elements: bool = False) -> list[RecordedCall]:
@@ -156,3 +164,66 @@ def test_a_recording_is_written_although_the_program_raises(tmp_path: Path) -> N
         torch.ones(3).cos()
         raise ZeroDivisionError
     assert [each.op for each in read_recording(path).calls][-1] == "aten.cos.default"
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_calls_of_other_classes_are_said_and_the_calls_that_they_make_are_recorded(
+    name: str,
+) -> None:
+    program, said, seen = PROGRAMS[name]
+    recorder = CallRecorder()
+    with recorder.recording_program():
+        program()
+    found = recorder.recording()
+    assert len(named(list(found.calls), "aten.cos.default")) == seen
+    assert said in "\n".join(found.header.lacks)
+    assert not any(tensor.device == "meta" for call in found.calls for tensor in call.tensors)
+
+
+def test_a_thread_that_goes_on_does_not_disturb_the_end(tmp_path: Path) -> None:
+    """Each call of the thread is a new one, so the recording grows while it is written."""
+    stop, sizes = threading.Event(), itertools.count(1)
+
+    def work() -> None:
+        while not stop.is_set():
+            torch.ones(next(sizes))
+
+    recorder = CallRecorder()
+    with recorder.recording_program():
+        thread = threading.Thread(target=work, daemon=True)
+        thread.start()
+        while next(sizes) < 200:
+            pass
+    try:
+        for _ in range(20):
+            recorder.recording()
+    finally:
+        stop.set()
+        thread.join()
+
+
+def test_an_autocast_region_around_the_recorder_is_marked() -> None:
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        calls = calls_of(lambda: torch.ones(2, 2) @ torch.ones(2, 2))
+    assert [each.autocast for each in named(calls, "aten.mm.default")] == ["bfloat16"]
+
+
+def test_a_file_that_cannot_be_written_is_said_before_the_program(tmp_path: Path) -> None:
+    for path in (tmp_path, Path("/dev/full")):
+        ran = False
+        said = pytest.raises(RecordingError, match="cannot be written: expected a file")
+        with said, record(path):
+            ran = True
+        assert not ran
+
+
+def test_the_recording_is_written_where_the_program_began(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "inner").mkdir()
+    with record("calls.jsonl"):
+        os.chdir("inner")
+        torch.ones(3).cos()
+    assert (tmp_path / "calls.jsonl").exists()

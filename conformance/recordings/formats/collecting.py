@@ -29,12 +29,9 @@ from conformance.recordings.wire import (
     RecordedCall,
     RecordedTensor,
     Recording,
+    geometry_fault,
 )
 from opinfo.encoding import ARGUMENTS, NotEncodable, write_value
-
-#: The largest size, stride and offset that torch has.
-_LARGEST: Final = 2**63 - 1
-
 
 NOWHERE: Final = Place()
 
@@ -183,12 +180,8 @@ def _checked(tensor: RecordedTensor) -> RecordedTensor:
     """Returns the tensor. Raises Unreadable if no tensor can have its dtype or geometry."""
     if not isinstance(getattr(torch, tensor.dtype, None), torch.dtype):
         raise Unreadable(f"torch has no dtype {tensor.dtype!r:.40}")
-    strides = tensor.stride if tensor.stride is not None else tensor.shape
-    numbers = (*tensor.shape, *strides, tensor.offset)
-    if any(type(each) is not int or not 0 <= each <= _LARGEST for each in numbers):
-        raise Unreadable(f"no tensor has the sizes {numbers}")
-    if len(strides) != len(tensor.shape):
-        raise Unreadable(f"{len(strides)} strides of a tensor of {len(tensor.shape)} dimensions")
+    if why := geometry_fault(tensor):
+        raise Unreadable(why)
     return tensor
 
 

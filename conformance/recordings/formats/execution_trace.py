@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 TITLE: Final = "an execution trace of torch.profiler.ExecutionTraceObserver"
 
 _SCHEMA: Final = re.compile(rb'"schema"\s*:\s*"[\d.]+-chakra')
+#: The writer's number for the storage of a tensor of which it knows none. Its numbers of objects begin with 2.
+_NO_STORAGE: Final = 0
 _TENSOR: Final = re.compile(r"Tensor\((.*)\)$")
 
 
@@ -47,8 +49,13 @@ def read(file: SourceFile) -> Recording:
             unknown.append(Unknown.NUMBERS)
         if any(map(_is_rounded, values)):
             unknown.append(Unknown.DECIMALS)
-        names = (each.name for each in nested.schema.arguments)
-        calls.add(nested.schema, dict(zip(names, values)), phase=phase, unknown=unknown)
+        if any(each.storage < 0 for each in _tensors(values)):
+            unknown += [Unknown.OFFSETS, Unknown.SHARING]
+        given = {
+            each.name: _unrounded(value, each.default)
+            for each, value in zip(nested.schema.arguments, values)
+        }
+        calls.add(nested.schema, given, phase=phase, unknown=unknown)
     return calls.recording(TITLE)
 
 
@@ -118,7 +125,9 @@ def _value(value: Any, shape: Any, kind: str, stride: Any) -> Any:
 def _tensor(value: Any, shape: Any, cpp_type: str, stride: Any) -> RecordedTensor | None:
     if "uninitialized" in cpp_type:
         return None  # an undefined tensor, which Python sees as None
-    _, storage, offset, _, _, device = value
+    number, storage, offset, _, _, device = value
+    if storage == _NO_STORAGE:  # each tensor is taken for one with a storage of its own
+        storage, offset = -1 - number, 0
     return RecordedTensor(
         dtype=CPP_TYPES.get(cpp_type, cpp_type),
         shape=tuple(shape),
@@ -160,6 +169,13 @@ def _tensors(values: list[Any]) -> list[RecordedTensor]:
 def _is_number(tensor: RecordedTensor) -> bool:
     """Returns True for a tensor by which torch may have passed a number of Python."""
     return tensor.shape == () and tensor.dtype in ("float64", "int64", "bool", "complex128")
+
+
+def _unrounded(value: Any, default: Any) -> Any:
+    """Returns a number of an argument. The writer writes six decimals: a number that the default of the argument has after
+    rounding, such as 0 for 1e-8, is taken for the default."""
+    both = isinstance(value, float) and isinstance(default, float)
+    return default if both and value == round(default, 6) else value
 
 
 def _is_rounded(value: Any) -> bool:

@@ -74,11 +74,10 @@ class _Values:
     def __init__(self, module: ExportedModule) -> None:
         self._graph: ExportedGraph = module.graph
         self._storages: dict[str, int] = {}
-        self._parameters = {
-            spec["parameter"]["arg"]["name"]
-            for spec in module.signature.input_specs
-            if isinstance(spec.get("parameter"), dict)
-        }
+        specs = module.signature.input_specs
+        arguments = (_inner(each.get("parameter"), "arg") for each in specs)
+        names = (_inner(each, "name") for each in arguments)
+        self._parameters = {each for each in names if isinstance(each, str)}
         self._symbolic = False
 
     def took_symbolic(self) -> bool:
@@ -159,6 +158,11 @@ class _Values:
                 for each in value if isinstance(value, list) else (value,):
                     if tag in ("as_tensor", "as_tensors") and isinstance(each, dict):
                         self._storages[str(each.get("name"))] = base.storage
+
+
+def _inner(document: Any, key: str) -> Any:
+    """Returns a value of an object; None if there is no such object or value."""
+    return document.get(key) if isinstance(document, dict) else None
 
 
 def _place(node: ExportedNode) -> Place:

@@ -51,7 +51,10 @@ def read(file: SourceFile) -> Recording:
     for nested, phase in visible(_tree(events, resolver)):
         assert nested.schema is not None
         facts = resolver.arguments(nested.content)
-        values = _values(nested.schema, facts)
+        try:
+            values = _values(nested.schema, facts)
+        except (ValueError, LookupError, TypeError) as error:
+            raise file.damaged(f"the arguments of {nested.name}: {error}") from None
         unknown = set(_unknown(nested.schema, facts, values))
         if resolver.candidates(nested.content) > 1:
             unknown.add(Unknown.OVERLOADS)

@@ -68,7 +68,9 @@ class BesideFake(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         given = tensors_of((args, kwargs))
-        if any(each.layout != torch.strided for each in given):
+        if any(each.layout != torch.strided for each in given) or _is_of_a_number(
+            func, args, given
+        ):
             return func(*args, **kwargs)
         with self._mode:
             fakes = fakes_of(given)
@@ -88,6 +90,14 @@ class BesideFake(TorchDispatchMode):
             call.raised = error
         self.calls.append(call)
         return result
+
+
+def _is_of_a_number(func: Any, args: Sequence[Any], given: Sequence[torch.Tensor]) -> bool:
+    """Returns True for a call in which a number of Python stands for the only tensor, such as ``_conj`` in the backward of
+    ``x * 1j``. The device takes no part in it, and FakeTensor makes a constant of it, without its conj bit."""
+    first = func._schema.arguments[:1]
+    is_tensor = bool(first) and str(first[0].type) == "Tensor"
+    return not given and is_tensor and bool(args) and isinstance(args[0], (int, float, complex))
 
 
 def fakes_of(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:

@@ -115,6 +115,39 @@ def test_the_range_of_integers_is_read(tmp_path: Path, trace: Path) -> None:
     assert (call.tensors[1].values.low, call.tensors[1].values.high) == (0, 49)
 
 
+def test_a_tensor_of_which_a_trace_has_no_storage_shares_none(trace: Path, tmp_path: Path) -> None:
+    def forget(document: Any) -> None:
+        for node in document["nodes"]:
+            if node["name"] == "aten::mul_":
+                for value in node["inputs"]["values"]:
+                    value[1:3] = [0, 0]
+
+    found = read(change(trace, tmp_path / "forgotten.json", forget))
+    (product,) = calls_of(found, "aten.mul_.Tensor")
+    assert [each.storage for each in product.tensors] == [0, 1]
+    lacks = "\n".join(found.header.lacks)
+    assert "unknown which tensors share memory of 1 of " in lacks
+    assert "storage offsets unknown of 1 of " in lacks
+
+
+def test_a_number_that_rounds_to_the_default_is_the_default(tmp_path: Path) -> None:
+    path = execution_trace(
+        lambda: torch.cosine_similarity(torch.ones(3), torch.ones(3), 0), tmp_path / "trace.json"
+    )
+
+    def lose_digits(document: Any) -> Any:
+        schema = "vendor::scaled(Tensor x, float eps=1e-08, float by=1.) -> Tensor"
+        node = next(each for each in document["nodes"] if each["name"] == "aten::mul")
+        node["inputs"]["values"][1:] = [0.0, 0.0]
+        for part, value in (("shapes", []), ("types", "Double"), ("strides", [])):
+            node["inputs"][part][1:] = [value, value]
+        next(each for each in node["attrs"] if each["name"] == "op_schema")["value"] = schema
+
+    found = read(change(path, tmp_path / "lost.json", lose_digits))
+    (call,) = calls_of(found, "vendor.scaled.default")
+    assert call.args[1:] == [{"float": "1e-08"}, {"float": "0.0"}]
+
+
 def change(path: Path, to: Path, change: Callable[[Any], Any]) -> Path:
     document = json.loads(path.read_text())
     changed = change(document)

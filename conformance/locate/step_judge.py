@@ -6,7 +6,7 @@ Repro scripts contain a copy of this module.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -15,8 +15,17 @@ import torch
 
 from conformance.checks.ops.calls import elements_named
 from conformance.checks.ops.roundings import allowance, exact_answer
-from conformance.locate.steps import Operand, Step, WithTargets, operands_of, substitute
-from opinfo.compare import Arguments, Wrong, bit_equal, tensors_of
+from conformance.locate.steps import (
+    Operand,
+    Step,
+    WithTargets,
+    arguments_with,
+    keeping_random_state,
+    numbers_of,
+    operands_of,
+    substitute,
+)
+from opinfo.compare import Wrong, bit_equal, tensors_of
 from opinfo.reference import ValueAnswer, significant, value_answer
 from opinfo.torch_private import storage_id
 
@@ -51,7 +60,7 @@ def judge_steps(steps: Sequence[Step], before: Contents, after: Contents) -> lis
     last = {number: place for place, step in enumerate(steps) for number in step.changed}
     current, computed, unknown, found = {**after, **before}, set[int](), set[int](), []
     for place, step in enumerate(steps):
-        known = {each: after[each] for each in step.changed if last[each] == place}
+        known = {each: after[each] for each in _seen_in(step) if last.get(each, -1) <= place}
         factor = _COMPUTED if any(each.storage in computed for each in step.inputs) else 1.0
         verdict, references = RIGHT, dict[int, torch.Tensor]()
         try:
@@ -62,8 +71,8 @@ def judge_steps(steps: Sequence[Step], before: Contents, after: Contents) -> lis
         except Exception as error:  # of the judge: the program must go on, and the report names it
             reason = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0][:120]}"
             verdict = Verdict(unjudged=f"the comparison failed: {reason}")
-        if verdict is RIGHT and len(steps) == 1:
-            verdict = _unread_bytes(step, before, after)
+        if verdict.wrong is None and len(steps) == 1:
+            verdict = _worse(verdict, _unread_bytes(step, before, after))
         found.append(verdict)
         current |= known
         computed -= known.keys()
@@ -75,6 +84,18 @@ def judge_steps(steps: Sequence[Step], before: Contents, after: Contents) -> lis
     return found
 
 
+def _seen_in(step: Step) -> set[int]:
+    """Returns the numbers of the storages in which the results of a call are. The result of an op that is no view by its
+    schema, such as ``_unsafe_view``, may share the storage of an input."""
+    shared = () if "geometry" in step.traits else (each.storage for each in step.outputs)
+    return {*step.changed, *shared}
+
+
+def _worse(verdict: Verdict, memory: Verdict) -> Verdict:
+    """Returns the verdict on the memory if that is wrong, which shows without a reference too."""
+    return memory if memory.wrong is not None else verdict
+
+
 def judge_step(
     step: Step, before: Contents, after: Contents, factor: float = 1.0
 ) -> tuple[Verdict, dict[int, torch.Tensor]]:
@@ -82,51 +103,71 @@ def judge_step(
     is not in ``after`` are not compared."""
     if step.raised:
         return _raised(step, before), {}
-    values = [_dense(each.view(before[each.storage])) for each in step.inputs]
-    arguments = _arguments(step, values)
+    values = [_dense(each.view(before[each.storage])) for each in step.distinct_inputs]
+    arguments = _arguments(step)
     function = WithTargets(step.overload)
-    if "random" in step.traits or "uninitialized" in step.traits:
-        return _outside(step, before, after), {}
     if "geometry" in step.traits:
         return _of_geometry(step, before, after), {}
-    answer = value_answer(function, arguments.on, values, mutates=True)
-    if answer.raises is not None:
-        why = (
-            "the CPU has no kernel"
-            if isinstance(answer.raises, NotImplementedError)
-            else "the CPU raises"
+    with keeping_random_state(step.overload):
+        answer = value_answer(function, arguments, values, mutates=True)
+        numbers = function.numbers
+        verdict, references = _against(
+            step, function, arguments, values, answer, before, after, factor
         )
-        return Verdict(unjudged=f"{why} for {step.op}"), {}
+        if verdict is RIGHT and answer.raises is None and not _is_free(step):
+            verdict = _numbers(step, numbers)
+    if verdict.wrong is None:
+        verdict = _worse(verdict, _outside(step, before, after))
+    return verdict, references
+
+
+def _is_free(step: Step) -> bool:
+    """Returns True if any values of the result are right."""
+    return bool(step.traits & {"random", "uninitialized"})
+
+
+def _against(
+    step: Step,
+    function: WithTargets,
+    arguments: _Arguments,
+    values: list[torch.Tensor],
+    answer: ValueAnswer,
+    before: Contents,
+    after: Contents,
+    factor: float,
+) -> tuple[Verdict, dict[int, torch.Tensor]]:
+    """Compares a call with the CPU's answer, in form and values."""
+    is_free = _is_free(step)
+    if answer.raises is not None:
+        no_kernel = isinstance(answer.raises, NotImplementedError)
+        why = f"the CPU {'has no kernel' if no_kernel else 'raises'} for {step.op}"
+        return RIGHT if is_free else Verdict(unjudged=why), {}
+    verdict = _form(step, answer)
+    if is_free:
+        return verdict, {}
     references = _bytes_of(step, answer, before)
-    verdict = _form(step, answer, values)
-    if verdict is not RIGHT or "not unique" in step.traits:
-        why = f"the result of {step.op} is not unique"
-        return (verdict if verdict is not RIGHT else Verdict(unjudged=why)), references
+    if verdict is not RIGHT:
+        return verdict, references
+    if "not unique" in step.traits:
+        return Verdict(unjudged=f"the result of {step.op} is not unique"), references
     wrong = _values(step, function, arguments, values, answer, after, factor)
-    if wrong is not None:
-        return Verdict(wrong), references
-    return _outside(step, before, after), references
+    return (RIGHT if wrong is None else Verdict(wrong)), references
 
 
 # -- the parts of a judgement
 
 
 def _raised(step: Step, before: Contents) -> Verdict:
-    copies = {each.storage: before[each.storage].clone() for each in step.inputs}
-    tensors = [each.view(copies[each.storage]) for each in step.inputs]
-    args, kwargs = _arguments(step, tensors).on(tensors, torch.device("cpu"))
     try:
-        step.overload(*args, **kwargs)
+        _on_copies(step, before)
     except Exception:  # whatever the CPU raises, the program may expect it
         return Verdict(unjudged="the CPU raises an exception too")
     return Verdict(Wrong("raised", "no exception", step.raised))
 
 
-def _form(step: Step, answer: ValueAnswer, values: list[torch.Tensor]) -> Verdict:
+def _form(step: Step, answer: ValueAnswer) -> Verdict:
     """Compares numbers, dtypes, shapes and memory of the outputs."""
     expected = tensors_of(answer.result)
-    if not expected:
-        return RIGHT
     found, read = step.outputs, {each.storage for each in step.inputs}
     if len(found) != len(expected):
         return Verdict(Wrong("count", f"{len(expected)} tensors", f"{len(found)}"))
@@ -148,16 +189,15 @@ def _form(step: Step, answer: ValueAnswer, values: list[torch.Tensor]) -> Verdic
 
 def _of_geometry(step: Step, before: Contents, after: Contents) -> Verdict:
     """Judges a call whose result depends on the geometry of its inputs, such as a view."""
-    copies = {each.storage: before[each.storage].clone() for each in step.inputs}
-    numbers = {storage_id(data): number for number, data in copies.items()}
-    tensors = [each.view(copies[each.storage]) for each in step.inputs]
-    args, kwargs = _arguments(step, tensors).on(tensors, torch.device("cpu"))
     try:
-        result = step.overload(*args, **kwargs)
+        result, copies = _on_copies(step, before)
     except Exception:  # the device need not raise what the CPU raises
         return Verdict(unjudged=f"the CPU raises for {step.op}")
-    found = operands_of(step.results)
-    for place, (mine, theirs) in enumerate(zip(found, tensors_of(result), strict=False)):
+    numbers = {storage_id(data): number for number, data in copies.items()}
+    found, expected = operands_of(step.results), tensors_of(result)
+    if len(found) != len(expected):
+        return Verdict(Wrong("count", f"{len(expected)} tensors", f"{len(found)}"))
+    for place, (mine, theirs) in enumerate(zip(found, expected, strict=True)):
         wrong = _other_view(mine, theirs, numbers.get(storage_id(theirs)))
         if wrong is None and mine.storage in after:
             wrong = _difference(
@@ -193,18 +233,15 @@ def _other_view(mine: Operand, theirs: torch.Tensor, base: int | None) -> Wrong 
 def _values(
     step: Step,
     function: WithTargets,
-    arguments: Arguments,
+    arguments: _Arguments,
     values: list[torch.Tensor],
     answer: ValueAnswer,
     after: Contents,
     factor: float,
 ) -> Wrong | None:
     """Compares the values of the outputs."""
-    expected = tensors_of(answer.result)
-    if not expected:
-        return _plain_difference(step.results, answer.result)
-    found = step.outputs
-    exact = exact_answer(function, arguments.on, values)
+    found, expected = step.outputs, tensors_of(answer.result)
+    exact = exact_answer(function, arguments, values)
     exacts = tensors_of(exact.result) if exact.raises is None else []
     if [tuple(each.shape) for each in exacts] != [tuple(each.shape) for each in expected]:
         exacts = []
@@ -224,7 +261,7 @@ def _values(
         wrong = compare()
         if wrong is not None and theirs.is_floating_point() | theirs.is_complex():
             if slack is None:
-                slack = allowance(function, arguments.on, values)
+                slack = allowance(function, arguments, values)
             wrong = compare(slack[place] * factor) if slack else wrong
         if wrong is not None and "any index" in step.traits:
             wrong = _other_elements(step, values[0], answer, after)
@@ -324,14 +361,15 @@ def _of_integers(
     )
 
 
-def _plain_difference(found: Any, expected: Any) -> Wrong | None:
-    """Compares results that are no tensors, such as a number. Numbers that the op rounds may differ by their last digits."""
-    if isinstance(expected, (float, complex)) and isinstance(found, (float, complex)):
-        near = abs(found - expected) <= 1e-6 * abs(expected)
-        same = near or found == expected or (found != found and expected != expected)
-    else:
-        same = found == expected
-    return None if same else Wrong("values", repr(expected), repr(found))
+def _numbers(step: Step, expected: list[Any]) -> Verdict:
+    """Compares the numbers in a result. They are read from tensors or are sizes, so they are equal and have equal types."""
+    found = numbers_of(step.results)
+    same = [type(each) for each in found] == [type(each) for each in expected]
+    same = same and all(a == b or (a != a and b != b) for a, b in zip(found, expected, strict=True))
+    if same:
+        return RIGHT
+    wanted, got = (", ".join(map(repr, each)) or "no number" for each in (expected, found))
+    return Verdict(Wrong("values", wanted, got))
 
 
 def _outside(step: Step, before: Contents, after: Contents) -> Verdict:
@@ -341,7 +379,7 @@ def _outside(step: Step, before: Contents, after: Contents) -> Verdict:
         if left.numel() != after[number].numel():
             continue  # resized
         for each in step.written:
-            if each.storage == number and _once(each):
+            if each.storage == number and each.has_own_elements:
                 _plain(each).view(left).copy_(_plain(each).view(after[number]))
             elif each.storage == number:
                 return RIGHT
@@ -373,12 +411,29 @@ def _stray(left: torch.Tensor, right: torch.Tensor, about: str) -> Wrong:
 # -- tensors
 
 
-def _arguments(step: Step, tensors: list[torch.Tensor]) -> Arguments:
-    feed = iter(tensors)
-    args, kwargs = substitute((step.args, step.kwargs), Operand, lambda _: next(feed))
-    if kwargs.get("pin_memory"):
-        kwargs = {**kwargs, "pin_memory": False}
-    return Arguments(args, kwargs)
+#: Takes tensors for the distinct inputs of a call, and a device; returns the arguments.
+_Arguments = Callable[[Sequence[torch.Tensor], torch.device], Any]
+
+
+def _arguments(step: Step) -> _Arguments:
+    """Returns a function that makes the arguments of a call."""
+    inputs = step.distinct_inputs
+
+    def arguments(tensors: Sequence[torch.Tensor], device: torch.device) -> Any:
+        given = arguments_with(step, dict(zip(inputs, tensors, strict=True)))
+        return substitute(given, torch.device, lambda _: device)
+
+    return arguments
+
+
+def _on_copies(step: Step, before: Contents) -> tuple[Any, dict[int, torch.Tensor]]:
+    """Makes a call on copies of its storages, with the geometries of its inputs. Returns the result and the copies. Raises
+    what the call raises."""
+    copies = {each.storage: before[each.storage].clone() for each in step.inputs}
+    tensors = [each.view(copies[each.storage]) for each in step.distinct_inputs]
+    args, kwargs = _arguments(step)(tensors, torch.device("cpu"))
+    with keeping_random_state(step.overload):
+        return step.overload(*args, **kwargs), copies
 
 
 def _bytes_of(step: Step, answer: ValueAnswer, before: Contents) -> dict[int, torch.Tensor]:
@@ -393,14 +448,9 @@ def _bytes_of(step: Step, answer: ValueAnswer, before: Contents) -> dict[int, to
             empty = torch.zeros(max(last, 0) * mine.dtype.itemsize, dtype=torch.uint8)
             fits = known is not None and known.numel() >= empty.numel()
             found[mine.storage] = known.clone() if known is not None and fits else empty
-        if _once(mine) and mine.dtype == theirs.dtype:
+        if mine.has_own_elements and mine.dtype == theirs.dtype:
             _plain(mine).view(found[mine.storage]).copy_(_dense(theirs))
     return found
-
-
-def _once(each: Operand) -> bool:
-    """Returns True if no two elements of the tensor share memory."""
-    return all(n <= 1 or s for n, s in zip(each.shape, each.stride))
 
 
 def _plain(each: Operand) -> Operand:

@@ -17,7 +17,7 @@ from conformance.checks.repro.script import in_docstring, script_text
 from conformance.locate.repeat import wrong_in
 from conformance.locate.steps import Operand, Step, operands_of, substitute
 from conformance.locate.wire import LocatedCall, LocateError
-from devices.files import write_whole
+from devices.files import why_not_writable, write_whole
 from opinfo.device import Device
 from opinfo.reference import IEEE
 
@@ -34,6 +34,12 @@ class _Source:
 
     def __repr__(self) -> str:
         return self.text
+
+
+def check_folder(folder: Path) -> None:
+    """Raises LocateError if a script cannot be written into a folder."""
+    if why := why_not_writable(folder / SCRIPT):
+        raise LocateError(f"{folder} cannot be written: {why}")
 
 
 def write_repro(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -14,22 +15,35 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from conformance.locate.journal import Journal
-from conformance.locate.judge import Verdict, judge_steps
+from conformance.locate.locate_script import call_text, check_folder, write_repro
 from conformance.locate.makers import Makers
-from conformance.locate.script import call_text, write_repro
 from conformance.locate.shadow import Errors, Shadow
+from conformance.locate.step_judge import Verdict, judge_steps
 from conformance.locate.steps import (
     Numbering,
     Step,
     bytes_on_device,
     read_bytes,
-    substitute,
+    without_generators,
     written_arguments,
 )
 from conformance.locate.trace import traced_tensor
 from conformance.locate.traces import TracedCall
 from conformance.locate.traits import Bounds, traits_of
-from conformance.locate.wire import Fault, Growth, Located, LocatedCall
+from conformance.locate.wire import (
+    Fault,
+    Growth,
+    Located,
+    LocatedCall,
+    growth_of,
+    write_located,
+)
+from conformance.recordings.operand_kinds import (
+    COMPUTE_NOTHING,
+    answering_class,
+    not_strided,
+    without_elements,
+)
 from conformance.recordings.places import Found, Places
 from conformance.recordings.program_threads import ProgramThreads
 from conformance.recordings.wire import Place
@@ -44,10 +58,6 @@ from opinfo.torch_private import (
     without_modes,
 )
 
-#: The classes of tensors whose calls are judged. Those of other subclasses arrive again with the plain tensors in them.
-_PLAIN: Final = (torch.Tensor, torch.nn.Parameter)
-#: Ops that compute nothing: markers of the profiler.
-_NOT_JUDGED: Final = frozenset({"profiler"})
 #: The most ops that are listed with the number of their wrong calls.
 _LISTED: Final = 10
 
@@ -65,6 +75,7 @@ class Options:
     same_random: bool = False
     scripts: Path | None = None  # the folder for the repro script
     journal: Path | None = None  # the file that names the call that is being made
+    located: Path | None = None  # the file for what was found, written when a call is wrong
 
 
 @dataclass
@@ -98,7 +109,6 @@ class LockStep(TorchDispatchMode):
         self.fault: Fault | None = None
         self.wrong: Counter[str] = Counter()
         self.unjudged: Counter[str] = Counter()
-        self.notes: dict[str, None] = {}
         self.growth: Growth | None = None
         self.error: float | None = None
         self.trace: list[TracedCall] = []
@@ -110,6 +120,7 @@ class LockStep(TorchDispatchMode):
         self._thread, self._threads = threading.local(), ProgramThreads(self)
         self._composite: dict[Any, str] = {}
         self._streams: dict[Any, int] = {}
+        self._process, self._is_finished = os.getpid(), False
         path = self.options.journal
         self._journal = None if path is None else Journal(path)
 
@@ -123,31 +134,49 @@ class LockStep(TorchDispatchMode):
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         kwargs = kwargs or {}
-        if func.namespace in _NOT_JUDGED or self._is_over:
+        if func.namespace in COMPUTE_NOTHING or self._is_over or os.getpid() != self._process:
             return func(*args, **kwargs)
         if getattr(self._thread, "place", None) is not None:
-            with without_modes():
+            with _own_work():
                 args = with_tensors(func, args)
         tensors = tensors_of((args, kwargs))
-        if any(type(each) not in _PLAIN or each.is_meta for each in tensors):
-            return func(*args, **kwargs)
         with self._lock:
-            here = any(each.device.type == self.kind for each in tensors)
-            if not here and not self._names_device((*args, *kwargs.values())):
+            here = self._is_here(tensors, (*args, *kwargs.values()))
+            if whose := answering_class(tensors):
+                if here:
+                    self._pass_by(
+                        f"a tensor of class {whose}; the calls that it makes of plain tensors are judged"
+                    )
+                return NotImplemented  # torch asks the class next
+            if not here:
                 result = func(*args, **kwargs)
                 if any(each.device.type == self.kind for each in tensors_of(result)):
                     self.unjudged["a call that makes a tensor of the device names no device"] += 1
                 else:
                     self.elsewhere += bool(tensors)
                 return result
-            strided = all(each.layout is torch.strided for each in tensors)
-            if not strided or any(each.is_quantized for each in tensors):
-                self.calls += 1
-                self.unjudged["a tensor is sparse or quantized"] += 1
+            if why := _no_reading(tensors):
+                self._pass_by(why)
                 return func(*args, **kwargs)
             if key := self._composite_key(func, args, kwargs):
                 return self._call_composite(key, func, args, kwargs)
             return self._make(func, args, kwargs, tensors)
+
+    def _is_here(self, tensors: list[torch.Tensor], values: tuple[Any, ...]) -> bool:
+        """Returns True if a call reads a tensor of the device, or makes one there."""
+        if any(each.device.type == self.kind for each in tensors):
+            return True
+        named = [each for each in values if isinstance(each, torch.device)]
+        if self.kind == "cpu" and not named:  # a factory without a device makes a tensor on the CPU
+            return not tensors
+        return any(each.type == self.kind for each in named)
+
+    def _pass_by(self, why: str) -> None:
+        """Counts a call that is not judged. The calls before are judged first, because it may write to their tensors."""
+        with _own_work():
+            self.close_window()
+        self.calls += 1
+        self.unjudged[why] += 1
 
     def _composite_key(self, func: Any, args: Any, kwargs: Any) -> str:
         """Returns the dispatch key of torch's own kernel if it runs and calls kernels of the device. They are judged in its
@@ -170,12 +199,8 @@ class LockStep(TorchDispatchMode):
 
     @property
     def _is_over(self) -> bool:
-        return bool(self.options.limit) and self.calls >= self.options.limit
-
-    def _names_device(self, values: Any) -> bool:
-        if self.kind == "cpu":  # a factory without a device makes a tensor on the CPU
-            return True
-        return any(isinstance(each, torch.device) and each.type == self.kind for each in values)
+        limit = self.options.limit
+        return self._is_finished or (limit > 0 and self.calls >= limit)
 
     def _make(
         self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], tensors: list[torch.Tensor]
@@ -186,14 +211,12 @@ class LockStep(TorchDispatchMode):
         phase = "backward" if backward else self._threads.phase
         traits = traits_of(func, args, kwargs)
         window = self._window
-        with without_modes(), torch.no_grad():
+        with _own_work():
             described = [window.numbering.describe(each) for each in (args, kwargs)]
             self._capture(func, args, kwargs, tensors)
             stream = self._stream()
-        if self._journal is not None:
-            self._journal.write(
-                LocatedCall(self.calls, str(func), self._places.place(found), phase)
-            )
+        call = LocatedCall(self.calls, str(func), self._places.place(found), phase)
+        self._write_journal(call)
         result, error = None, None
         try:
             if self.options.same_random and "random" in traits:
@@ -203,27 +226,46 @@ class LockStep(TorchDispatchMode):
                 result = func(*args, **kwargs)
         except Exception as raised:
             error = raised
-        with without_modes(), torch.no_grad():
-            results = window.numbering.describe(result)
-            positional, named = map(_without_generators, described)
-            line = "" if error is None else in_a_line(error)
-            bounds = self._bounds.of(func)
-            targets = window.numbering.describe(written_arguments(func, args, kwargs))
-            step = Step(
-                str(func), positional, named, traits, bounds, stream, results, line, targets
-            )
-            if any(each.layout is not torch.strided for each in tensors_of(result)):
-                self.unjudged["a result is not strided"] += 1
+        with _own_work():
+            returned = tensors_of(result)
+            if why := answering_class(returned) or _no_reading(returned):
+                self.unjudged[f"the result is {why}"] += 1
+                self.close_window()
             else:
+                line = "" if error is None else in_a_line(error)
+                step = self._step(func, (args, kwargs), described, traits, stream, result, line)
                 known = self._makers.remember(step, window.numbering.storages, self.calls)
                 window.calls.append(_Made(step, self.calls, found, phase, *known))
                 window.changed |= step.changed
-            size = self.options.window
-            if error is not None or (self.calls - self.options.phase) % size == 0:
+            is_last = (self.calls - self.options.phase) % self.options.window == 0
+            if error is not None or is_last or self._is_over:
                 self.close_window()
+        if not self._window.calls:
+            self._write_journal(call, is_done=True)
         if error is not None:
             raise error
         return result
+
+    def _step(
+        self,
+        func: Any,
+        given: Any,
+        described: Any,
+        traits: frozenset[str],
+        stream: int,
+        result: Any,
+        raised: str,
+    ) -> Step:
+        """Returns a call as data. ``described`` are its arguments as they were before the call."""
+        numbering = self._window.numbering
+        positional, named = map(without_generators, described)
+        targets = numbering.describe(written_arguments(func, *given))
+        results, bounds = numbering.describe(result), self._bounds.of(func)
+        return Step(str(func), positional, named, traits, bounds, stream, results, raised, targets)
+
+    def _write_journal(self, call: LocatedCall, *, is_done: bool = False) -> None:
+        if self._journal is not None:
+            self._journal.write(call, is_done=is_done)
 
     def _capture(self, func: Any, args: Any, kwargs: Any, tensors: list[torch.Tensor]) -> None:
         """Keeps the bytes of a call's inputs. In a window of several calls, only what the call writes to is copied, on the
@@ -258,6 +300,8 @@ class LockStep(TorchDispatchMode):
 
     def close_window(self) -> None:
         """Reads what the calls of the window have written, and judges them."""
+        if os.getpid() != self._process:
+            return
         window, self._window = self._window, _Window()
         if not window.calls:
             return
@@ -276,14 +320,14 @@ class LockStep(TorchDispatchMode):
     def _note(
         self, made: _Made, verdict: Verdict, window: _Window, before: dict[int, torch.Tensor]
     ) -> None:
-        if verdict.unjudged:
-            self.unjudged[verdict.unjudged] += 1
-            return
-        self.judged += not made.step.traits & {"random", "uninitialized"}
         wrong = verdict.wrong
         if wrong is None and made.held:
             memory = f"the memory of a result of call {made.held}, which is alive"
             wrong = Wrong("alias", "a result with memory of its own", memory)
+        if wrong is None and verdict.unjudged:
+            self.unjudged[verdict.unjudged] += 1
+            return
+        self.judged += not made.step.traits & {"random", "uninitialized"}
         if wrong is None:
             return
         self.wrong[made.step.op] += 1
@@ -297,6 +341,8 @@ class LockStep(TorchDispatchMode):
                 script = write_repro(self.options.scripts, self.device, call, message, steps, known)
             others = tuple(calls) if len(calls) > 1 else ()
             self.fault = Fault(call, message, script, others)
+            if self.options.located is not None:
+                write_located(self.options.located, self.located())
 
     def _inputs(self, window: _Window) -> dict[int, torch.Tensor]:
         """Returns the bytes of the storages that the calls only read."""
@@ -323,7 +369,7 @@ class LockStep(TorchDispatchMode):
             return
         self.error = errors.after
         best = self.growth
-        if errors.growth > (0.0 if best is None else _growth(best)):
+        if errors.growth > (0.0 if best is None else growth_of(best)):
             self.growth = Growth(self._call(made), errors.before, errors.after)
 
     def _traced(
@@ -366,7 +412,6 @@ class LockStep(TorchDispatchMode):
             growth=self.growth,
             error=self.error,
             unjudged=tuple(self.unjudged.most_common()),
-            notes=tuple(self.notes),
             ended=ended,
             elsewhere=self.elsewhere,
         )
@@ -378,8 +423,14 @@ class LockStep(TorchDispatchMode):
             with self._threads.following(), self._places.following(), self:
                 yield
         finally:
-            with self._lock, without_modes(), torch.no_grad():
-                self.close_window()
+            self.finish()
+
+    def finish(self) -> None:
+        """Judges the calls that are not judged yet. Threads of the program that go on are not followed any more."""
+        # a dispatch mode runs below autocast; this does not
+        with self._lock, _own_work(), torch.autocast("cpu", enabled=False):
+            self.close_window()
+            self._is_finished = True
 
 
 @contextmanager
@@ -402,15 +453,22 @@ def locate(
         from opinfo.device import open_device
 
         device = open_device(find_descriptor(device, None))
-    folder = Path(results) if results is not None else None
+    folder = Path(results).absolute() if results is not None else None
+    if folder is not None:
+        check_folder(folder)
     mode = LockStep(device, Options(window, phase, growth=growth, scripts=folder))
     with mode.judging_program():
         yield mode.located
 
 
-def _growth(each: Growth) -> float:
-    return min(each.after, 1.0) - min(each.before, 1.0)
+@contextmanager
+def _own_work() -> Iterator[None]:
+    """The context for calls of our own: none of the program's modes and regions applies to them."""
+    with without_modes(), torch.inference_mode(False), torch.no_grad():
+        yield
 
 
-def _without_generators(value: Any) -> Any:
-    return substitute(value, torch.Generator, lambda _: None)
+def _no_reading(tensors: list[torch.Tensor]) -> str:
+    """Returns why the elements of a tensor cannot be read from its storage; an empty text if they can."""
+    kind = without_elements(tensors)
+    return f"a {kind} tensor, which has no elements" if kind else not_strided(tensors)

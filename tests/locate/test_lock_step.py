@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import runpy
 from collections.abc import Callable
 from pathlib import Path
@@ -10,13 +11,15 @@ from typing import Any
 import pytest
 import torch
 
-from conformance.locate.session import LockStep, Options, locate
+from conformance.locate.journal import read_journal
+from conformance.locate.lock_step import LockStep, Options, locate
 from conformance.locate.traces import compare
-from conformance.locate.wire import Located
+from conformance.locate.wire import Located, read_located
 from conformance.plan.selection import find_descriptor
 from opinfo.device import Device, open_device
 from tests.planting.calls import KernelCall
 from tests.planting.places import replaced
+from tests.recordings.tensor_classes import PROGRAMS
 
 ROOT = Path(__file__).parents[2]
 CPU = open_device(find_descriptor("cpu", None))
@@ -229,6 +232,87 @@ def test_the_context_manager_yields_what_was_found(tmp_path: Path) -> None:
     with locate(CPU, results=tmp_path) as found:
         torch.ones(3).cos()
     assert found().judged >= 1 and not list(tmp_path.iterdir())
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+@pytest.mark.parametrize("window", [1, 3])
+@pytest.mark.parametrize("name", [each for each in PROGRAMS if each != "meta"])
+def test_calls_of_other_classes_are_said_and_the_calls_that_they_make_are_judged(
+    name: str, window: int
+) -> None:
+    program, said, _ = PROGRAMS[name]
+    found = found_in(program, window=window)
+    assert found.fault is None and said in str(found.unjudged)
+
+
+def test_a_result_that_is_sparse_is_not_judged() -> None:
+    found = found_in(lambda: torch.eye(3).to_sparse())
+    assert found.fault is None and "layout sparse_coo" in str(found.unjudged)
+
+
+def test_a_call_that_is_not_judged_may_write_to_what_the_window_has_written() -> None:
+    def program() -> None:
+        x = torch.ones(3)
+        for _ in range(5):
+            x.add_(1)
+            x.data.add_(torch.eye(3)[:1].to_sparse()[0])
+
+    assert found_in(program, window=3).fault is None
+
+
+def test_calls_past_the_limit_do_not_change_the_judgement_of_those_before() -> None:
+    def program() -> None:
+        x = torch.ones(3)
+        for number in range(9):
+            x.add_(number)
+
+    assert found_in(program, window=4, limit=3).fault is None
+
+
+def test_tensors_that_are_made_in_inference_mode_may_be_used_after_it() -> None:
+    def program() -> None:
+        state = torch.ones(4)
+        with torch.inference_mode():
+            state.sum()
+        state[1:].mul_(2)
+
+    assert found_in(program).fault is None
+
+
+@pytest.mark.parametrize("seed", [0, 3])
+def test_the_judge_draws_none_of_the_random_numbers_of_the_program(seed: int) -> None:
+    def program() -> list[float]:
+        torch.manual_seed(seed)
+        x = torch.ones(64)
+        torch.nn.functional.dropout(x, 0.0)
+        torch.native_dropout(x, 0.0, True)
+        x.bernoulli(0.5)
+        found: list[float] = torch.rand(3).tolist()
+        return found
+
+    seen = list[list[float]]()
+    found_in(lambda: seen.append(program()))
+    assert seen == [program()]
+
+
+def test_a_forked_process_is_not_judged(tmp_path: Path) -> None:
+    mode = LockStep(CPU, Options(journal=tmp_path / "journal"))
+    with mode.judging_program():
+        torch.ones(3).cos()
+        if (child := os.fork()) == 0:
+            torch.ones(3).sin()
+            os._exit(0)
+        os.waitpid(child, 0)
+    entry = read_journal(tmp_path / "journal")
+    assert entry is not None and entry.call.op == "aten.cos.default" and entry.is_done
+
+
+def test_a_fault_is_written_at_once(tmp_path: Path) -> None:
+    mode = SameMemory(CPU, Options(located=tmp_path / "located"))
+    with mode.judging_program():
+        kept = torch.ones(3).cos(), torch.ones(3).cos()
+        assert read_located(tmp_path / "located").fault == mode.fault is not None
+    assert len(kept) == 2
 
 
 @pytest.mark.slow

@@ -8,13 +8,30 @@ from typing import Any
 import pytest
 import torch
 
-from conformance.locate.judge import judge_steps
+from conformance.locate.step_judge import judge_steps
 from conformance.locate.steps import Numbering, Step, bytes_on_device, read_bytes
 from conformance.locate.traits import Bounds, traits_of
 from conformance.plan.selection import find_descriptor
 
 BOUNDS = Bounds(find_descriptor("cpu", None))
 aten = torch.ops.aten
+
+_LIBRARY = torch.library.Library("locate_test", "DEF")
+_LIBRARY.define("with_count(Tensor x) -> (Tensor, int)")
+_LIBRARY.impl("with_count", lambda x: (x.clone(), x.numel()), "CPU")
+_LIBRARY.define("refuse_again(Tensor x) -> Tensor")
+_CALLS = list[int]()
+
+
+def _refuse_again(x: torch.Tensor) -> torch.Tensor:
+    """Raises unless it is called for the first time."""
+    _CALLS.append(1)
+    if len(_CALLS) > 1:
+        raise RuntimeError("called again")
+    return x.clone()
+
+
+_LIBRARY.impl("refuse_again", _refuse_again, "CPU")
 
 
 class Recorder:
@@ -163,6 +180,83 @@ def test_an_exception_that_the_cpu_does_not_raise_is_wrong() -> None:
     recorder = Recorder()
     recorder.call(aten.cos.default, X, spoil=refuse)
     assert recorder.wrong() == ["raised"]
+
+
+@pytest.mark.parametrize(
+    ("overload", "args"),
+    [
+        (aten._linalg_svd.default, ()),  # the result is not unique
+        (aten.rand_like.default, ()),
+        (aten.empty_like.default, ()),
+        (torch.ops.locate_test.refuse_again.default, ()),  # the CPU raises
+    ],
+)
+def test_a_write_to_an_input_is_wrong_although_the_result_is_not_judged(
+    overload: Any, args: Any
+) -> None:
+    base = X.clone()
+
+    def spoil(result: Any) -> Any:
+        base[-1, -1] = 7.0
+        return result
+
+    recorder = Recorder()
+    recorder.call(overload, base, *args, spoil=spoil)
+    assert recorder.wrong() == ["memory"]
+
+
+@pytest.mark.parametrize("overload", [aten.rand_like.default, aten.empty_like.default])
+@pytest.mark.parametrize(
+    ("spoil", "kind"),
+    [
+        (lambda result: result.double(), "dtype"),
+        (lambda result: result[:2].clone(), "shape"),
+        (lambda _: X, "alias"),
+    ],
+)
+def test_a_result_of_any_values_has_one_form(overload: Any, spoil: Any, kind: str) -> None:
+    recorder = Recorder()
+    recorder.call(overload, X, spoil=spoil)
+    assert recorder.wrong() == [kind]
+
+
+def test_the_number_of_views_is_compared() -> None:
+    recorder = Recorder()
+    recorder.call(aten.split.Tensor, X, 2, spoil=lambda parts: parts[:1])
+    assert recorder.wrong() == ["count"]
+
+
+@pytest.mark.parametrize("window", [1, 2])
+def test_a_reshaped_tensor_that_shares_memory_is_compared(window: int) -> None:
+    """``_unsafe_view`` is no view by its schema, and shares the memory of its input."""
+    recorder = Recorder()
+    for _ in range(window):
+        recorder.call(aten._unsafe_view.default, X[:2], [12], spoil=lambda _: X.view(-1)[12:])
+    assert recorder.wrong() == ["values"] * window
+
+
+@pytest.mark.parametrize("spoiled", [0.75 * (1 + 1e-7), 1, True])
+def test_a_number_that_is_read_from_a_tensor_is_exact(spoiled: Any) -> None:
+    recorder = Recorder()
+    x = torch.tensor(0.75 if spoiled != 1 else 1.0, dtype=torch.float64)
+    recorder.call(aten._local_scalar_dense.default, x, spoil=lambda _: spoiled)
+    assert recorder.wrong() == ["values"]
+
+
+@pytest.mark.parametrize(("number", "kind"), [(24, ""), (23, "values")])
+def test_the_numbers_beside_the_tensors_of_a_result_are_compared(number: int, kind: str) -> None:
+    recorder = Recorder()
+    overload = torch.ops.locate_test.with_count.default
+    recorder.call(overload, X, spoil=lambda result: (result[0], number))
+    assert recorder.wrong() == [kind]
+
+
+def test_a_tensor_may_be_given_twice_in_a_list_that_is_written() -> None:
+    x = torch.ones(3)
+    recorder = Recorder()
+    recorder.call(aten._foreach_add_.Scalar, [x, x], 1.0)
+    recorder.call(aten.mul_.Tensor, x, x)
+    assert recorder.wrong() == ["", ""]
 
 
 def test_random_numbers_and_empty_memory_are_not_compared() -> None:
