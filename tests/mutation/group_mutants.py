@@ -125,9 +125,22 @@ _WITH_ROOTS = frozenset({"broadcast", "reduce", "gather", "scatter"})
 ALL = (*MOVES.split(), *REDUCES.split())
 
 
+#: Conditions that no result meets: the group makes its results as contiguous tensors without an offset.
+_OF_VIEWS = ("not contiguous", "with an offset")
+
+
+def conditions_of(kind: str) -> list[str]:
+    """The conditions under which a kind of fault can strike."""
+    if kind in (*ROOTS, *REDUCTIONS, *LISTS):
+        return ["always"]
+    of_results = kind in (*RESULTS, *OTHERS)
+    return [each for each in CONDITIONS if not (of_results and each in _OF_VIEWS)]
+
+
 def kinds_of(collective: str) -> list[str]:
-    """The kinds of faults that a collective can have."""
-    kinds = [*READS, *WRITES, *RESULTS, *OTHERS]
+    """The kinds of faults that a collective can have. ``receive`` reads no operand."""
+    kinds = [*READS] if collective != "receive" else []
+    kinds += [*WRITES, *RESULTS, *OTHERS]
     kinds += LISTS if collective in WITH_LISTS else ()
     kinds += ROOTS if collective in _WITH_ROOTS else ()
     return kinds + [*REDUCTIONS] * (collective in REDUCES.split())

@@ -73,6 +73,8 @@ class Result(msgspec.Struct):
     - ``not_reached``: no call of the suite reached the mutant;
     - ``equivalent``: no call can tell the mutant from the original;
     - ``broken``: the mutant could not be tried, which is a mistake of this tool.
+
+    ``unsteady`` names cells that were red with the mutant, but also without it or not again with it. They do not count.
     """
 
     id: str
@@ -87,6 +89,7 @@ class Result(msgspec.Struct):
     reached: int = 0
     note: str = ""
     trying: str = ""  # the clause of the case that runs while the mutant is tried
+    unsteady: list[str] = []
 
     def credit(self, clauses: Iterable[str], plan: str = "quick") -> bool:
         """Note that cells of these clauses turned red; returns whether the gate did."""
