@@ -127,14 +127,23 @@ ALL = (*MOVES.split(), *REDUCES.split())
 
 #: Conditions that no result meets: the group makes its results as contiguous tensors without an offset.
 _OF_VIEWS = ("not contiguous", "with an offset")
+#: Collectives that torch calls with complex operands; to the others it hands pairs of floats.
+_COMPLEX = ("reduce", "reduce_scatter", "reduce_scatter_single")
+#: Conditions that no operand with the parts of two ranks meets.
+_OF_ODD_SIZES = ("of an odd size", "one element")
 
 
-def conditions_of(kind: str) -> list[str]:
-    """The conditions under which a kind of fault can strike."""
+def conditions_of(collective: str, kind: str) -> list[str]:
+    """The conditions under which a kind of fault can strike, for groups of two ranks."""
     if kind in (*ROOTS, *REDUCTIONS, *LISTS):
         return ["always"]
-    of_results = kind in (*RESULTS, *OTHERS)
-    return [each for each in CONDITIONS if not (of_results and each in _OF_VIEWS)]
+    reads, writes = kind in READS, kind in WRITES
+    never = () if reads or writes else _OF_VIEWS
+    if collective not in _COMPLEX and not (collective == "gather" and reads):
+        never += ("complex",)
+    if collective == ("reduce_scatter_single" if reads else "all_gather_single"):
+        never += _OF_ODD_SIZES
+    return [each for each in CONDITIONS if each not in never]
 
 
 def kinds_of(collective: str) -> list[str]:

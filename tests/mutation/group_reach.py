@@ -217,7 +217,7 @@ def every_name() -> list[str]:
     found = []
     for collective in group_mutants.ALL:
         for kind in group_mutants.kinds_of(collective):
-            conditions = group_mutants.conditions_of(kind)
+            conditions = group_mutants.conditions_of(collective, kind)
             found += [group_mutants.Spec(collective, kind, each).name for each in conditions]
     return found
 

@@ -55,7 +55,7 @@ def names(seed: int, count: int) -> list[str]:
         collective = ALL[tries % len(ALL)]
         tries += 1
         kind = chance.choice(kinds_of(collective))
-        spec = Spec(collective, kind, chance.choice(conditions_of(kind)))
+        spec = Spec(collective, kind, chance.choice(conditions_of(collective, kind)))
         if spec.name not in found:
             found.append(spec.name)
     return found
