@@ -206,7 +206,10 @@ def _wrong(spec: Spec, name: str, target: Any, args: Any) -> tuple[Any, Any]:
 def _unlike(one: Any, other: Any) -> bool:
     """Whether two lists of arguments differ in a number or in which tensors they have."""
     pairs = [*zip(pytree.tree_leaves(one), pytree.tree_leaves(other), strict=True)]
-    return any(a is not b and (isinstance(a, torch.Tensor) or a != b) for a, b in pairs)
+    return any(
+        a is not b and (isinstance(a, torch.Tensor) or isinstance(b, torch.Tensor) or a != b)
+        for a, b in pairs
+    )
 
 
 def _exchanged(args: Any) -> Any:
@@ -438,7 +441,8 @@ def device() -> Device:
 
 @cache
 def cases() -> tuple[BehaviourCase, ...]:
-    """The cases that should notice mutants: those of plan quick first, then those of core."""
+    """The cases that should notice mutants: those of plan quick first, then those of core. Those of ``stride_tags``, which take
+    longest and notice least, come last."""
     wanted = {f"compile.{name}" for name in CLAUSES}
     found: dict[str, BehaviourCase] = {}
     for more in (False, True):
@@ -446,7 +450,7 @@ def cases() -> tuple[BehaviourCase, ...]:
             here = not not_here(case, device().descriptor.capabilities, 1)
             if case.clause in wanted and here and not case.own_process:
                 found.setdefault(case.id, case)
-    return tuple(found.values())
+    return tuple(sorted(found.values(), key=lambda case: case.clause == "compile.stride_tags"))
 
 
 def outcome(case: BehaviourCase) -> Outcome:

@@ -148,6 +148,11 @@ def test_a_sham_mutant_of_a_compiler_runs_its_code_and_changes_nothing(name: str
         assert left(compilers.NAME) == left("")
 
 
+def test_a_tensor_and_a_number_that_change_places_are_unlike() -> None:
+    x = torch.ones(3)
+    assert compilers._unlike((2, x), (x, 2)) and not compilers._unlike((2, x), (2, x))
+
+
 def test_a_sham_mutant_of_a_profile_lists_the_events_as_they_are() -> None:
     found = [
         (each, {"type": torch.profiler.DeviceType.CPU, "name": "aten::add", "op": 0, "begin": n})
