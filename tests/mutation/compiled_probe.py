@@ -12,7 +12,7 @@ import torch
 
 #: Programs that run for a mutant before it counts as equivalent: so many that run the mutated code, and at most so many in all.
 _REACHING: Final = 12
-_PROGRAMS: Final = 30
+_PROGRAMS: Final = 24
 #: Drawn programs whose steps do not fit each other, in a row, after which something must be wrong with the steps.
 _UNFIT: Final = 40
 #: Steps of a program: each makes a tensor of an earlier one, or of two.

@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cache
 from random import Random
@@ -30,7 +30,7 @@ from devices.cell import Outcome
 from opinfo.device import Device, open_device
 from tests.mutation.baseline import is_cause
 from tests.mutation.compiled_probe import compare
-from tests.mutation.kernels import Result
+from tests.mutation.kernels import PROBING, Result
 
 #: The name under which the wrong compiler is registered.
 NAME: Final = "wrong"
@@ -487,13 +487,16 @@ def tried(seed: int, number: int, name: str, tell: Callable[[Result], None]) -> 
                 return found
         if found.not_gating:
             return found
-        answer = compare(lambda sham: planted(spec, sham), NAME, Random(f"{seed} {number}"), spec.detail)  # fmt: skip
-    if answer.differs:
-        found.result = "survived" if found.reached else "not_reached"
-        found.note = answer.differs
-    elif answer.reached:
+        found.trying = PROBING
+
+        def plant(sham: bool) -> AbstractContextManager[State]:
+            tell(found)
+            return planted(spec, sham)
+
+        answer = compare(plant, NAME, Random(f"{seed} {number}"), spec.detail)
+    if answer.reached and not answer.differs:
         found.result = "equivalent"
     else:
-        found.result = "survived" if found.reached else "not_reached"
-        found.note = "no drawn program runs the mutated code"
+        found.result = found.missed()
+        found.note = answer.differs or "no drawn program runs the mutated code"
     return found

@@ -43,7 +43,7 @@ from tests.mutation.group_mutants import (
     conditions_of,
     kinds_of,
 )
-from tests.mutation.kernels import Result
+from tests.mutation.kernels import PROBING, Result
 
 Tensor = torch.Tensor
 
@@ -127,12 +127,13 @@ def tried(seed: int, number: int, name: str, tell: Callable[[Result], None]) -> 
                 return result
         if spec.kind == EARLIER:
             history.append(case)
+    result.trying = PROBING
     tell(result)
-    answer = observed(spec)
+    answer = observed(spec, lambda: tell(result))
     if answer == "equal":
         result.result = "equivalent"
     elif not result.not_gating:
-        result.result = "survived" if reaching else "not_reached"
+        result.result = result.missed()
         result.note = "" if answer == "different" else "the probe does not run the mutated code"
     return result
 
@@ -140,7 +141,9 @@ def tried(seed: int, number: int, name: str, tell: Callable[[Result], None]) -> 
 # -- equivalent or not
 
 
-def observed(spec: Spec) -> Literal["different", "equal", "not run"]:
+def observed(
+    spec: Spec, say: Callable[[], None] = lambda: None
+) -> Literal["different", "equal", "not run"]:
     """Whether a call of the probe can tell the mutant from the group without a fault; ``not run`` if no call of the probe runs
     the mutated code, so that the probe cannot say."""
     if spec.kind in (*REDUCTIONS, *ROOTS):
@@ -151,7 +154,9 @@ def observed(spec: Spec) -> Literal["different", "equal", "not run"]:
         return "not run"
     if spec.name not in reached:
         return "equal"
+    say()
     sound = _probed(collective)
+    say()
     os.environ[ENVIRONMENT] = spec.name
     try:
         return "equal" if sound == _answers(collective) else "different"

@@ -25,7 +25,7 @@ from conformance.suites.profiler import recording
 from tests.mutation import sessions
 from tests.mutation.baseline import is_cause
 from tests.mutation.items import is_refused
-from tests.mutation.kernels import Result
+from tests.mutation.kernels import PROBING, Result
 from tests.mutation.profile_probe import probe
 from tests.planting.calls import KernelCall
 from tests.planting.places import replaced
@@ -585,6 +585,8 @@ def tried(seed: int, number: int, name: str, tell: Callable[[Result], None]) -> 
     if not found.result and run.reached:
         found.result = "survived"
     elif not found.result:
+        found.trying = PROBING
+        tell(found)
         probed = met_by_probe(name)
         idle = probed.met > 0 and not probed.reached
         found.result = "equivalent" if idle else "not_reached"
