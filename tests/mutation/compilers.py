@@ -110,6 +110,16 @@ CONDITIONS: Final[dict[str, Callable[[Sequence[torch.Tensor]], bool]]] = {
 }
 
 
+#: Conditions that no call of an op meets: products are of matrices, and a convolution has dimensions beside those of its kernel.
+NEVER_MET: Final = {
+    "mm": ("some operand has rank 3 or more", "no operand has rank 2 or more"),
+    "addmm": ("some operand has rank 3 or more", "no operand has rank 2 or more"),
+    "convolution": ("no operand has rank 2 or more",),
+}
+#: Ops of integers, which no backward graph has: not even one that computes results again, since no gradient needs them.
+FORWARD_ONLY: Final = ("bitwise_left_shift",)
+
+
 class Spec(NamedTuple):
     """A mutant."""
 
@@ -117,6 +127,12 @@ class Spec(NamedTuple):
     detail: str
     part: str
     condition: str
+
+    def can_strike(self) -> bool:
+        """Whether some program can have a graph with the mutated code and operands that meet the condition."""
+        if self.condition in NEVER_MET.get(self.detail, ()):
+            return False
+        return self.part != "backward" or self.detail not in FORWARD_ONLY
 
 
 def names(seed: int, count: int) -> list[str]:
@@ -128,10 +144,11 @@ def names(seed: int, count: int) -> list[str]:
         whole = kind in ("guard left out",)
         condition = "always" if whole or rng.random() < 0.5 else rng.choice(list(CONDITIONS))
         part = "all" if whole else rng.choice(PARTS)
-        name = "|".join((kind, rng.choice(KINDS[kind]), part, condition))
+        spec = Spec(kind, rng.choice(KINDS[kind]), part, condition)
+        name = "|".join(spec)
         if name in found:
             kinds = rng.sample(kinds, len(kinds))
-        else:
+        elif spec.can_strike():
             found.append(name)
     return found
 

@@ -21,6 +21,14 @@ def test_mutants_are_drawn_from_the_seed_and_differ() -> None:
     assert families.module_of("compilers") is compilers
 
 
+def test_no_mutant_is_drawn_that_no_program_can_run() -> None:
+    found = {Spec(*name.split("|")) for seed in range(3) for name in compilers.names(seed, 400)}
+    assert all(spec.can_strike() for spec in found)
+    assert not Spec("rounded", "mm", "all", "some operand has rank 3 or more").can_strike()
+    assert not Spec("exchanged", "bitwise_left_shift", "backward", "always").can_strike()
+    assert Spec("rounded", "mm", "backward", "some operand has no elements").can_strike()
+
+
 def _left() -> list[float]:
     """What a program leaves: its result, its input and the gradient of another input."""
     torch._dynamo.reset()
