@@ -472,7 +472,10 @@ def _written(_: Any, fields: dict[str, Any]) -> dict[str, Any]:
 @contextmanager
 def _trace(run: Run, subject: Subject, change: Change, condition: Condition) -> Iterator[None]:
     def altered(text: str, profile: Any) -> str:
-        trace = json.loads(text)
+        try:
+            trace = json.loads(text)
+        except json.JSONDecodeError:  # torch's own text, where the name of a region has quotes
+            return text
         found = [(event, _begin(event)) for event in trace["traceEvents"]]
         number = run.number_of(profile)
         listed = _altered(run, found, subject, change, condition, number, _written)

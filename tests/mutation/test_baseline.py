@@ -5,8 +5,11 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from itertools import chain, repeat
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import SimpleNamespace
 from typing import Any, cast
+from unittest import mock
 
 import pytest
 import torch
@@ -164,6 +167,18 @@ def test_a_sham_mutant_of_a_profile_lists_the_events_as_they_are() -> None:
         change = profiles.EXISTENCE["is not listed"]
         subject = profiles.KINETO["ops"]
         assert profiles._altered(run, found, subject, change, when, 1, profiles.Changed) == listed
+
+
+def test_a_mutant_of_a_trace_leaves_text_alone_that_is_no_json() -> None:
+    class Profile:
+        def export_chrome_trace(self, path: str) -> None:
+            Path(path).write_text('{"name": "a "quoted" name"}', encoding="utf-8")
+
+    with mock.patch.object(profiles, "PROFILE", Profile), TemporaryDirectory() as folder:
+        with profiles.planted("trace ops|no duration|always"):
+            Profile().export_chrome_trace(f"{folder}/trace.json")
+        found = Path(folder, "trace.json").read_text(encoding="utf-8")
+    assert found == '{"name": "a "quoted" name"}'
 
 
 def test_the_report_names_the_cells_that_do_not_count() -> None:
