@@ -61,17 +61,15 @@ class PlanFigures(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MutantFigures(msgspec.Struct, frozen=True, kw_only=True):
-    """Mutants of one family and seed. ``live`` ones are those that some call can observe.
+    """Mutants of one family and seed, as ``python -m tests.mutation --family FAMILY --seed SEED --count MUTANTS`` tried them.
 
-    ``earlier`` counts those that turn the gate red without the clauses of ``--not-gating``; None if the run had no such
-    option.
+    ``live`` are those that are not equivalent: the gate noticed them, or a call can observe them, or no call ran their code.
     """
 
     family: str
     seed: int
     mutants: int
     live: int
-    earlier: int | None
     gate_red: int
     cells_only: int
     reached: int
@@ -124,8 +122,8 @@ def conditions() -> Iterator[str]:
 
 def mutants_table() -> Iterator[str]:
     """A line for each family and seed, and one for all of them."""
-    yield "| family | seed | mutants | live | gate red in 0.1 | gate red | only non-gating cells red | reached, not noticed | not reached | score |"
-    yield "|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|"
+    yield "| family | seed | mutants | live | gate red | only non-gating cells red | reached, not noticed | not reached | score |"
+    yield "|---|---:|---:|---:|---:|---:|---:|---:|---:|"
     rows = read_mutants()
     for row in rows:
         yield f"| {row.family} | {row.seed} | {_mutant_counts([row])} |"
@@ -135,11 +133,9 @@ def mutants_table() -> Iterator[str]:
 
 def _mutant_counts(rows: Sequence[MutantFigures]) -> str:
     live, gate_red = sum(row.live for row in rows), sum(row.gate_red for row in rows)
-    earlier = [row.earlier for row in rows if row.earlier is not None]
     numbers = (
         sum(row.mutants for row in rows),
         live,
-        sum(earlier) if len(earlier) == len(rows) else "–",
         gate_red,
         sum(row.cells_only for row in rows),
         sum(row.reached for row in rows),

@@ -6,9 +6,11 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from click.testing import CliRunner
 
 from benchmarks import pages
 from conformance import contract
+from tests.mutation import figures
 from tests.mutation.figures import Tried, row_of
 from tests.mutation.kernels import Result
 
@@ -40,7 +42,6 @@ def test_a_row_of_mutants_counts_the_live_ones() -> None:
         seed=7,
         mutants=6,
         live=4,
-        earlier=None,
         gate_red=2,
         cells_only=0,
         reached=1,
@@ -48,7 +49,9 @@ def test_a_row_of_mutants_counts_the_live_ones() -> None:
     )
 
 
-def test_a_run_without_some_clauses_counts_both_ways(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_clause_that_a_run_treats_as_not_gating_counts_if_it_gates(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     whole = contract.load()
     newest = msgspec.structs.replace(whole.clauses["nn.rnn"], provisional_since="0.2")
     clauses = {**whole.clauses, newest.id: newest}
@@ -60,4 +63,19 @@ def test_a_run_without_some_clauses_counts_both_ways(monkeypatch: pytest.MonkeyP
         mutant("survived"),
     ]
     row = row_of("nn", Tried(7, mutants, not_gating="nn.*,optim.*"))
-    assert (row.live, row.earlier, row.gate_red, row.cells_only) == (4, 1, 2, 1)
+    assert (row.live, row.gate_red, row.cells_only) == (4, 2, 1)
+
+
+def test_new_figures_of_a_family_take_the_place_of_its_old_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept, run = tmp_path / "mutants.json", tmp_path / "run.json"
+    old = [row_of(family, Tried(seed, [mutant("survived")])) for family in ("nn", "optim") for seed in (1, 2)]  # fmt: skip
+    kept.write_bytes(msgspec.json.encode(old))
+    run.write_bytes(msgspec.json.encode(Tried(3, [mutant("noticed")])))
+    monkeypatch.setattr(figures, "MUTANTS", kept)
+    monkeypatch.setattr(figures, "read_mutants", lambda: old)
+    monkeypatch.setattr(figures, "write_pages", list)
+    assert CliRunner().invoke(figures.main, [f"nn={run}"]).exit_code == 0
+    new = msgspec.json.decode(kept.read_bytes(), type=list[pages.MutantFigures])
+    assert [(row.family, row.seed) for row in new] == [("nn", 3), ("optim", 1), ("optim", 2)]

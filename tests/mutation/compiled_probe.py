@@ -6,12 +6,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from random import Random
-from typing import Any, Final
+from typing import Any, Final, NamedTuple, Protocol
 
 import torch
 
-#: Programs that are drawn for a mutant.
+#: Programs that run for a mutant before it counts as equivalent: so many that run the mutated code, and at most so many in all.
+_REACHING: Final = 12
 _PROGRAMS: Final = 24
+#: Drawn programs whose steps do not fit each other, in a row, after which something must be wrong with the steps.
+_UNFIT: Final = 40
 #: Steps of a program: each makes a tensor of an earlier one, or of two.
 _ONE: Final[tuple[Callable[[Any], Any], ...]] = (
     torch.sin,
@@ -102,30 +105,72 @@ def _rows(x: Any) -> Any:
     return x.reshape(-1, x.shape[-1])
 
 
-def different(
-    planted: Callable[[], AbstractContextManager[Any]], backend: str, rng: Random, op: str = ""
-) -> str:
-    """Says which drawn program a mutant changes; an empty text if none. ``op`` is the op of the mutant if it has one. Raises
-    RuntimeError if no program runs, because a mutant would then count as equivalent although nothing was tried."""
-    tried = 0
+class Reached(Protocol):
+    """What counts how often a mutant's code ran and had something to change."""
+
+    @property
+    def reached(self) -> int: ...
+
+
+class Answer(NamedTuple):
+    """What drawn programs say of a mutant: which program it changes (empty if none), and how many run its code."""
+
+    differs: str
+    reached: int
+
+
+def compare(
+    planted: Callable[[bool], AbstractContextManager[Reached]],
+    backend: str,
+    rng: Random,
+    op: str = "",
+) -> Answer:
+    """Runs drawn programs with and without a mutant. ``planted(sham)`` plants it, with ``sham`` without an effect; ``op`` is
+    the op of the mutant if it has one.
+
+    Raises RuntimeError if a program that runs without the compiler fails with the compiler that is right, or if no program
+    fits: a mutant could then count as equivalent although nothing was tried.
+    """
+    reached = 0
     for number in range(_PROGRAMS):
-        seed = rng.randrange(2**32)
         first = _WITH.get(op) if number % 2 else None
-        try:
-            sound = _left(seed, backend, first)
-        except Exception:  # steps that do not fit: the next program may
-            continue
-        tried += 1
-        with planted():
+        seed = _fitting(rng, first)
+        with planted(True):
+            try:
+                sound = _left(seed, backend, first)
+            except Exception as error:
+                raise RuntimeError(
+                    f"the probe fails without a mutant: drawn program {seed} (op {op!r}) runs in eager mode, and its "
+                    f"compiled form raises {type(error).__name__}: {error}"
+                ) from error
+        with planted(False) as state:
             try:
                 wrong = _left(seed, backend, first)
             except Exception as error:
-                return f"program {number} raises {type(error).__name__}"
+                text = f"program {number} raises {type(error).__name__}"
+                return Answer(text, reached + (state.reached > 0))
+        reached += state.reached > 0
         if repr(sound) != repr(wrong):
-            return f"program {number} tells it apart"
-    if not tried:
-        raise RuntimeError(f"none of {_PROGRAMS} drawn programs runs without a mutant")
-    return ""
+            return Answer(f"program {number} tells it apart", reached)
+        if reached == _REACHING:
+            break
+    return Answer("", reached)
+
+
+def _fitting(rng: Random, first: Callable[[Any, Any], Any] | None) -> int:
+    """The seed of a program that runs without a compiler: the steps of others do not fit each other."""
+    failures = []
+    for _ in range(_UNFIT):
+        seed = rng.randrange(2**32)
+        try:
+            _left(seed, "", first)
+        except Exception as error:
+            failures.append(f"{type(error).__name__}: {error}"[:100])
+        else:
+            return seed
+    raise RuntimeError(
+        f"none of {_UNFIT} drawn programs runs in eager mode, the last because of {failures[-1]}"
+    )
 
 
 def _program(seed: int, first: Callable[[Any, Any], Any] | None) -> Callable[..., Any]:
@@ -154,9 +199,12 @@ def _program(seed: int, first: Callable[[Any, Any], Any] | None) -> Callable[...
 
 
 def _left(seed: int, backend: str, first: Callable[[Any, Any], Any] | None = None) -> list[Any]:
-    """What three calls leave. The second and the third differ in their sizes alone, so that one graph can serve both."""
+    """What three calls leave. The second and the third differ in their sizes alone, so that one graph can serve both.
+    Without the name of a backend, nothing is compiled."""
     torch._dynamo.reset()
-    compiled = torch.compile(_program(seed, first), backend=backend, dynamic=bool(seed % 2))
+    compiled = _program(seed, first)
+    if backend:
+        compiled = torch.compile(compiled, backend=backend, dynamic=bool(seed % 2))
     rng, left = Random(seed + 1), list[Any]()
     ranks, sizes = (rng.choice((1, 2, 2, 3)), 2, 2), ((1, 3, 5, 40), (3, 5, 40), (4, 6, 41))
     alone, pair = [(rng.randrange(5), rng.randrange(5), rng.random() < 0.5) for _ in range(2)]

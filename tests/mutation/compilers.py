@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cache
 from random import Random
@@ -28,8 +28,9 @@ from conformance.suites import planned_cases
 from devices import registry
 from devices.cell import Outcome
 from opinfo.device import Device, open_device
-from tests.mutation.compiled_probe import different
-from tests.mutation.kernels import Result
+from tests.mutation.baseline import is_cause
+from tests.mutation.compiled_probe import compare
+from tests.mutation.kernels import PROBING, Result
 
 #: The name under which the wrong compiler is registered.
 NAME: Final = "wrong"
@@ -109,6 +110,16 @@ CONDITIONS: Final[dict[str, Callable[[Sequence[torch.Tensor]], bool]]] = {
 }
 
 
+#: Conditions that no call of an op meets: products are of matrices, and a convolution has dimensions beside those of its kernel.
+NEVER_MET: Final = {
+    "mm": ("some operand has rank 3 or more", "no operand has rank 2 or more"),
+    "addmm": ("some operand has rank 3 or more", "no operand has rank 2 or more"),
+    "convolution": ("no operand has rank 2 or more",),
+}
+#: Ops of integers, which no backward graph has: not even one that computes results again, since no gradient needs them.
+FORWARD_ONLY: Final = ("bitwise_left_shift",)
+
+
 class Spec(NamedTuple):
     """A mutant."""
 
@@ -116,6 +127,12 @@ class Spec(NamedTuple):
     detail: str
     part: str
     condition: str
+
+    def can_strike(self) -> bool:
+        """Whether some program can have a graph with the mutated code and operands that meet the condition."""
+        if self.condition in NEVER_MET.get(self.detail, ()):
+            return False
+        return self.part != "backward" or self.detail not in FORWARD_ONLY
 
 
 def names(seed: int, count: int) -> list[str]:
@@ -127,10 +144,11 @@ def names(seed: int, count: int) -> list[str]:
         whole = kind in ("guard left out",)
         condition = "always" if whole or rng.random() < 0.5 else rng.choice(list(CONDITIONS))
         part = "all" if whole else rng.choice(PARTS)
-        name = "|".join((kind, rng.choice(KINDS[kind]), part, condition))
+        spec = Spec(kind, rng.choice(KINDS[kind]), part, condition)
+        name = "|".join(spec)
         if name in found:
             kinds = rng.sample(kinds, len(kinds))
-        else:
+        elif spec.can_strike():
             found.append(name)
     return found
 
@@ -147,9 +165,14 @@ def _with_zero(tensor: torch.Tensor, place: int) -> torch.Tensor:
 
 @dataclass
 class State:
-    """The mutant that is on, and how often it changed something."""
+    """The mutant that is on, and how often its code ran and had something to change.
+
+    With ``sham`` everything runs as with the mutant, and nothing is changed: the baseline, because graphs that run op by op
+    and guards that a filter sees may fail by themselves.
+    """
 
     spec: Spec | None = None
+    sham: bool = False
     reached: int = 0
     first_sizes: dict[int, list[int]] = field(default_factory=dict)
     remembered: dict[Any, Any] = field(default_factory=dict)
@@ -172,25 +195,43 @@ class _Ops(fx.Interpreter):
         name = getattr(getattr(target, "overloadpacket", None), "__name__", "")
         if spec is None or name != spec.detail or not _met(args):
             return super().call_function(target, args, kwargs)
-        _state.reached += 1
-        if spec.kind == "replaced":
-            target = getattr(torch, REPLACED[name])
-        elif spec.kind == "dropped":
+        wrong_target, wrong_args = _wrong(spec, name, target, args)
+        if not (strikes := wrong_target is not target or _unlike(wrong_args, args)):
+            strikes = spec.kind in ("dropped", "rounded")
+        _state.reached += strikes
+        if _state.sham:
+            return super().call_function(target, args, kwargs)
+        if spec.kind == "dropped":
             return args[0]
-        elif spec.kind == "exchanged":
-            args = (args[0][::-1], *args[1:]) if name == "cat" else _exchanged(args)
-        elif spec.kind == "off by one":
-            args = _off_by_one(args)
-        elif spec.kind.startswith("read"):
-            read = _dense if "contiguous" in spec.kind else _at_start
-            args = pytree.tree_map(read, args)
-        made = super().call_function(target, args, kwargs)
-        if spec.kind == "rounded":
-            made = pytree.tree_map(_rounded, made)
-        return made
+        made = super().call_function(wrong_target, wrong_args, kwargs)
+        return pytree.tree_map(_rounded, made) if spec.kind == "rounded" else made
+
+
+def _wrong(spec: Spec, name: str, target: Any, args: Any) -> tuple[Any, Any]:
+    """The function that a mutant calls instead, and its arguments."""
+    if spec.kind == "replaced":
+        return getattr(torch, REPLACED[name]), args
+    if spec.kind == "exchanged":
+        return target, (args[0][::-1], *args[1:]) if name == "cat" else _exchanged(args)
+    if spec.kind == "off by one":
+        return target, _off_by_one(args)
+    if spec.kind.startswith("read"):
+        return target, pytree.tree_map(_dense if "contiguous" in spec.kind else _at_start, args)
+    return target, args
+
+
+def _unlike(one: Any, other: Any) -> bool:
+    """Whether two lists of arguments differ in a number or in which tensors they have."""
+    pairs = [*zip(pytree.tree_leaves(one), pytree.tree_leaves(other), strict=True)]
+    return any(
+        a is not b and (isinstance(a, torch.Tensor) or isinstance(b, torch.Tensor) or a != b)
+        for a, b in pairs
+    )
 
 
 def _exchanged(args: Any) -> Any:
+    if len(args) < 2:
+        return args
     *first, one, other = args
     return (*first, other, one)
 
@@ -214,7 +255,9 @@ def _dense(each: Any) -> Any:
 
 
 def _at_start(each: Any) -> Any:
-    return each.as_strided(each.shape, each.stride(), 0) if isinstance(each, torch.Tensor) else each
+    if not isinstance(each, torch.Tensor) or not each.storage_offset():
+        return each
+    return each.as_strided(each.shape, each.stride(), 0)
 
 
 def _rounded(each: Any) -> Any:
@@ -228,7 +271,8 @@ class _Written(fx.Interpreter):
     def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
         if target is torch.ops.aten.copy_.default and _met(args[:1]):
             _state.reached += 1
-            return args[0]
+            if not _state.sham:
+                return args[0]
         return super().call_function(target, args, kwargs)
 
 
@@ -242,23 +286,30 @@ def _run(graph: Any, given: list[Any], part: str) -> list[Any]:
         return list(_Written(graph).run(*given))
     if not _met(given):
         return list(graph.forward(*given))
-    _state.reached += 1
     if spec.kind == "outputs":
-        made = graph.forward(*given)
+        made = list(graph.forward(*given))
         change = OUTPUTS[spec.detail]
-        return [change(each) if isinstance(each, torch.Tensor) else each for each in made]
-    return _RUNS[spec.detail](graph, given)
+        changed = [change(each) if isinstance(each, torch.Tensor) else each for each in made]
+        _state.reached += any(a is not b for a, b in zip(made, changed))
+        return made if _state.sham else changed
+    return list(graph.forward(*given)) if _state.sham else _RUNS[spec.detail](graph, given)
+
+
+# Each of these counts a call where it has something to change.
 
 
 def _remembered(graph: Any, given: list[Any]) -> list[Any]:
     shapes = [tuple(each.shape) if isinstance(each, torch.Tensor) else each for each in given]
     key = id(graph), tuple(shapes)
-    if key not in _state.remembered:
+    if key in _state.remembered:
+        _state.reached += 1
+    else:
         _state.remembered[key] = graph, list(graph.forward(*given))
     return list(_state.remembered[key][1])
 
 
 def _copied(graph: Any, given: list[Any]) -> list[Any]:
+    _state.reached += 1
     return list(graph.forward(*pytree.tree_map_only(torch.Tensor, torch.Tensor.clone, given)))
 
 
@@ -266,43 +317,50 @@ def _overwritten(graph: Any, given: list[Any]) -> list[Any]:
     made = list(graph.forward(*given))
     for each in given[:1]:
         if isinstance(each, torch.Tensor) and each.is_floating_point() and each.dim():
+            _state.reached += 1
             each.detach()[..., :1].add_(1)
     return made
 
 
 def _repeated(graph: Any, given: list[Any]) -> list[Any]:
+    _state.reached += 1  # numbers that are drawn afterwards change too
     torch.manual_seed(0)
     return list(graph.forward(*given))
 
 
 def _restored(graph: Any, given: list[Any]) -> list[Any]:
-    with torch.random.fork_rng(devices=[]):
-        return list(graph.forward(*given))
+    before = torch.get_rng_state()
+    made = list(graph.forward(*given))
+    _state.reached += not torch.equal(before, torch.get_rng_state())
+    torch.set_rng_state(before)
+    return made
 
 
 def _first_sizes(graph: Any, given: list[Any]) -> list[Any]:
-    sizes = _state.first_sizes.setdefault(id(graph), [n for n in given if type(n) is int])
+    now = [n for n in given if type(n) is int]
+    sizes = _state.first_sizes.setdefault(id(graph), now)
+    _state.reached += sizes != now
     rest = iter(sizes)
     return list(graph.forward(*[next(rest) if type(n) is int else n for n in given]))
 
 
 def _smaller_sizes(graph: Any, given: list[Any]) -> list[Any]:
+    _state.reached += any(type(n) is int and n > 0 for n in given)
     return list(graph.forward(*[max(n - 1, 0) if type(n) is int else n for n in given]))
 
 
 def _recording(graph: Any, given: list[Any]) -> list[Any]:
     made = list(graph.forward(*given))
+    floats = [isinstance(each, torch.Tensor) and each.is_floating_point() for each in made]
+    _state.reached += any(floats)
     return [
-        each.detach().requires_grad_()
-        if isinstance(each, torch.Tensor) and each.is_floating_point()
-        else each
-        for each in made
+        each.detach().requires_grad_() if changes else each for each, changes in zip(made, floats)
     ]
 
 
 def _pair(made: list[Any]) -> tuple[int, int] | None:
     places = [n for n, each in enumerate(made) if isinstance(each, torch.Tensor)]
-    return next(
+    pair = next(
         (
             (a, b)
             for a in places
@@ -311,6 +369,8 @@ def _pair(made: list[Any]) -> tuple[int, int] | None:
         ),
         None,
     )
+    _state.reached += pair is not None
+    return pair
 
 
 def _outputs_exchanged(graph: Any, given: list[Any]) -> list[Any]:
@@ -366,20 +426,21 @@ def register() -> None:
 
 
 @contextmanager
-def planted(spec: Spec | None) -> Iterator[State]:
-    """Plants a mutant for a block; None plants nothing."""
+def planted(spec: Spec | None, sham: bool = False) -> Iterator[State]:
+    """Plants a mutant for a block; None plants nothing. With ``sham`` its code runs and changes nothing."""
     global _state
     before, compile_it = _state, torch.compile
-    _state = State(spec)
+    _state = State(spec, sham)
     if spec is not None and spec.kind == "guard left out":
 
         def kept(guards: Any) -> list[bool]:
             left_out = [each.guard_type == spec.detail for each in guards]
             _state.reached += sum(left_out)
-            return [not each for each in left_out]
+            return [sham or not each for each in left_out]
 
-        def without(*args: Any, **options: Any) -> Any:
-            return compile_it(*args, **options, options={"guard_filter_fn": kept})
+        def without(*args: Any, **given: Any) -> Any:
+            filtered = {**(given.pop("options", None) or {}), "guard_filter_fn": kept}
+            return compile_it(*args, **given, options=filtered)
 
         torch.compile = without  # type: ignore[assignment]
     try:
@@ -397,7 +458,8 @@ def device() -> Device:
 
 @cache
 def cases() -> tuple[BehaviourCase, ...]:
-    """The cases that should notice mutants: those of plan quick first, then those of core."""
+    """The cases that should notice mutants: those of plan quick first, then those of core. Those of ``stride_tags``, which take
+    longest and notice least, come last."""
     wanted = {f"compile.{name}" for name in CLAUSES}
     found: dict[str, BehaviourCase] = {}
     for more in (False, True):
@@ -405,13 +467,7 @@ def cases() -> tuple[BehaviourCase, ...]:
             here = not not_here(case, device().descriptor.capabilities, 1)
             if case.clause in wanted and here and not case.own_process:
                 found.setdefault(case.id, case)
-    return tuple(found.values())
-
-
-@cache
-def _clean(case_id: str) -> Outcome:
-    """The outcome of a case without a mutant."""
-    return outcome(next(case for case in cases() if case.id == case_id))
+    return tuple(sorted(found.values(), key=lambda case: case.clause == "compile.stride_tags"))
 
 
 def outcome(case: BehaviourCase) -> Outcome:
@@ -425,23 +481,39 @@ def tried(seed: int, number: int, name: str, tell: Callable[[Result], None]) -> 
     axis = f"{spec.part}, {spec.condition}"
     found = Result(f"c{number:04d}", "compilers", spec.detail, axis, spec.kind, "")
     tell(found)
+
+    def red(mutated: bool, given: Sequence[BehaviourCase]) -> bool:
+        last = Outcome.PASS
+        for case in given:
+            tell(found)
+            with planted(spec, sham=not mutated) as state:
+                last = outcome(case)
+            found.reached += state.reached if mutated else 0
+        return last is not Outcome.PASS
+
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for case in cases():
             found.trying = case.clause
-            tell(found)
-            with planted(spec) as state:
-                refused = outcome(case) is not Outcome.PASS
-            found.reached += state.reached
-            if not refused or _clean(case.id) is not Outcome.PASS:
+            if not red(True, [case]):
                 continue
-            if found.credit([case.clause], "core" if case.more else "quick"):
+            if not is_cause(red, case):
+                found.unsteady.append(case.id)
+            elif found.credit([case.clause], "core" if case.more else "quick"):
                 found.note = case.name
                 return found
         if found.not_gating:
             return found
-        found.note = different(lambda: planted(spec), NAME, Random(f"{seed} {number}"), spec.detail)
-    found.result = "equivalent"
-    if found.note:
-        found.result = "survived" if found.reached else "not_reached"
+        found.trying = PROBING
+
+        def plant(sham: bool) -> AbstractContextManager[State]:
+            tell(found)
+            return planted(spec, sham)
+
+        answer = compare(plant, NAME, Random(f"{seed} {number}"), spec.detail)
+    if answer.reached and not answer.differs:
+        found.result = "equivalent"
+    else:
+        found.result = found.missed()
+        found.note = answer.differs or "no drawn program runs the mutated code"
     return found

@@ -41,7 +41,6 @@ def row_of(family: str, tried: Tried) -> MutantFigures:
         seed=tried.seed,
         mutants=len(tried.mutants),
         live=sum(counts[each] for each in LIVE),
-        earlier=None if tried.not_gating is None else counts["noticed"],
         gate_red=counts["noticed"] + freed,
         cells_only=counts["not_gated"] - freed,
         reached=counts["survived"],
@@ -52,8 +51,10 @@ def row_of(family: str, tried: Tried) -> MutantFigures:
 @click.command()
 @click.argument("files", nargs=-1, required=True, metavar="FAMILY=FILE …")
 def main(files: tuple[str, ...]) -> None:
-    """Keep the results that `python -m tests.mutation --family FAMILY --json FILE` wrote, and write the pages' table."""
-    rows = {(row.family, row.seed): row for row in read_mutants()}
+    """Keep the results that `python -m tests.mutation --family FAMILY --json FILE` wrote, in place of all earlier ones of the
+    same families, and write the pages' table. A family with several files has a row for each."""
+    measured = {given.partition("=")[0] for given in files}
+    rows = {(row.family, row.seed): row for row in read_mutants() if row.family not in measured}
     for given in files:
         family, _, name = given.partition("=")
         try:

@@ -125,9 +125,31 @@ _WITH_ROOTS = frozenset({"broadcast", "reduce", "gather", "scatter"})
 ALL = (*MOVES.split(), *REDUCES.split())
 
 
+#: Conditions that no result meets: the group makes its results as contiguous tensors without an offset.
+_OF_VIEWS = ("not contiguous", "with an offset")
+#: Collectives that torch calls with complex operands; to the others it hands pairs of floats.
+_COMPLEX = ("reduce", "reduce_scatter", "reduce_scatter_single")
+#: Conditions that no operand with the parts of two ranks meets.
+_OF_ODD_SIZES = ("of an odd size", "one element")
+
+
+def conditions_of(collective: str, kind: str) -> list[str]:
+    """The conditions under which a kind of fault can strike, for groups of two ranks."""
+    if kind in (*ROOTS, *REDUCTIONS, *LISTS):
+        return ["always"]
+    reads, writes = kind in READS, kind in WRITES
+    never = () if reads or writes else _OF_VIEWS
+    if collective not in _COMPLEX and not (collective == "gather" and reads):
+        never += ("complex",)
+    if collective == ("reduce_scatter_single" if reads else "all_gather_single"):
+        never += _OF_ODD_SIZES
+    return [each for each in CONDITIONS if each not in never]
+
+
 def kinds_of(collective: str) -> list[str]:
-    """The kinds of faults that a collective can have."""
-    kinds = [*READS, *WRITES, *RESULTS, *OTHERS]
+    """The kinds of faults that a collective can have. ``receive`` reads no operand."""
+    kinds = [*READS] if collective != "receive" else []
+    kinds += [*WRITES, *RESULTS, *OTHERS]
     kinds += LISTS if collective in WITH_LISTS else ()
     kinds += ROOTS if collective in _WITH_ROOTS else ()
     return kinds + [*REDUCTIONS] * (collective in REDUCES.split())

@@ -21,6 +21,7 @@ import torch
 import torch.distributed as dist
 
 from conformance.checks.cases.cases import BehaviourCase
+from devices.cell import Outcome
 from opinfo.device import Device
 from tests.distributed import measure
 from tests.distributed.faulty import ENVIRONMENT, Mutant
@@ -33,6 +34,20 @@ NOTING: Final = "noting"
 FOLDER: Final = "FAULTY_GROUP_NOTES"
 #: A file that keeps the table for later processes. It is right as long as neither suite nor mutants change.
 TABLE: Final = "FAULTY_GROUP_TABLE"
+#: Where a fault strikes: in an operand that is read, in a target that is written, or in the results.
+READ, WRITTEN, MADE = "an operand is read", "a target is written", "results are made"
+
+
+def places_of(spec: group_mutants.Spec) -> list[str]:
+    """The names under which it is noted that a call runs the mutated code of a mutant, whether or not this changes anything.
+    Faults of options have no such place."""
+    if spec.kind in (*group_mutants.ROOTS, *group_mutants.REDUCTIONS):
+        return []
+    if spec.kind in group_mutants.READS:
+        place = READ
+    else:
+        place = WRITTEN if spec.kind in group_mutants.WRITES else MADE
+    return [spec._replace(kind=place).name]
 
 
 def same(one: Tensor, other: Tensor) -> bool:
@@ -86,6 +101,7 @@ class Notes:
     def _read(self, collective: str, x: Tensor) -> Tensor:
         self._begin()
         met = [each for each, holds in group_mutants.CONDITIONS.items() if holds(x)]
+        self._note(collective, READ, met)
         for kind, read in group_mutants.READS.items():
             pending = self._pending(collective, kind, met)
             if pending and not same(read(x), x):
@@ -95,6 +111,7 @@ class Notes:
     def _write(self, collective: str, target: Tensor, result: Tensor) -> None:
         self._begin()
         met = [each for each, holds in group_mutants.CONDITIONS.items() if holds(target)]
+        self._note(collective, WRITTEN, met)
         for kind, write in group_mutants.WRITES.items():
             pending = self._pending(collective, kind, met)
             if not pending:
@@ -112,6 +129,8 @@ class Notes:
             each: [place for place, x in enumerate(found) if holds(x)]
             for each, holds in group_mutants.CONDITIONS.items()
         }
+        filled = {place for place, x in enumerate(found) if x.numel()}
+        self._note(collective, MADE, [each for each, met in conditions.items() if filled & {*met}])
         lists = group_mutants.LISTS if collective in group_mutants.WITH_LISTS else ()
         for kind in (*group_mutants.RESULTS, *group_mutants.OTHERS, *lists):
             whole = kind in group_mutants.LISTS
@@ -181,7 +200,11 @@ def table(
             say()
             (folder / "case").write_text(case.id)
             found[case.id] = set()
-            measure.outcome(case, device)
+            outcome, message = measure.outcome(case, device)
+            if outcome is not Outcome.PASS:
+                raise RuntimeError(
+                    f"{case.id} fails without a mutant, so what it reaches is unknown: {message}"
+                )
         for case_id, name in read_notes(folder):
             found[case_id].add(name)
     if kept is not None:
@@ -194,8 +217,7 @@ def every_name() -> list[str]:
     found = []
     for collective in group_mutants.ALL:
         for kind in group_mutants.kinds_of(collective):
-            whole = kind in (*group_mutants.ROOTS, *group_mutants.REDUCTIONS, *group_mutants.LISTS)
-            conditions = ["always"] if whole else [*group_mutants.CONDITIONS]
+            conditions = group_mutants.conditions_of(collective, kind)
             found += [group_mutants.Spec(collective, kind, each).name for each in conditions]
     return found
 

@@ -1,16 +1,17 @@
 """Mutants of a process group, drawn from a seed and tried.
 
 The cases of ``distributed`` that reach a mutant should notice it. If none does, a probe calls the collective with tensors of
-other layouts, dtypes and sizes; if no result differs, the mutant is equivalent.
+other layouts, dtypes and sizes; if calls of the probe run the mutated code and no result differs, the mutant is equivalent.
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache, partial
 from random import Random
+from typing import Literal
 
 import torch
 import torch.distributed as dist
@@ -32,17 +33,17 @@ from opinfo.device import Device
 from tests.distributed import measure
 from tests.distributed.faulty import ENVIRONMENT
 from tests.mutation import group_reach
+from tests.mutation.baseline import is_cause
 from tests.mutation.group_mutants import (
     ALL,
-    CONDITIONS,
     EARLIER,
-    LISTS,
     REDUCTIONS,
     ROOTS,
     Spec,
+    conditions_of,
     kinds_of,
 )
-from tests.mutation.kernels import Result
+from tests.mutation.kernels import PROBING, Result
 
 Tensor = torch.Tensor
 
@@ -53,9 +54,8 @@ def names(seed: int, count: int) -> list[str]:
     while len(found) < count:
         collective = ALL[tries % len(ALL)]
         tries += 1
-        spec = Spec(collective, chance.choice(kinds_of(collective)), chance.choice([*CONDITIONS]))
-        if spec.kind in (*ROOTS, *REDUCTIONS, *LISTS):
-            spec = spec._replace(condition="always")
+        kind = chance.choice(kinds_of(collective))
+        spec = Spec(collective, kind, chance.choice(conditions_of(collective, kind)))
         if spec.name not in found:
             found.append(spec.name)
     return found
@@ -103,41 +103,65 @@ def tried(seed: int, number: int, name: str, tell: Callable[[Result], None]) -> 
     tell(result)
     device, reaching = _device(), _reaching(spec, lambda: tell(result))
     result.reached = len(reaching)
-    os.environ[ENVIRONMENT] = name
+    message = ""
+
+    def red(mutated: bool, cases: Sequence[BehaviourCase]) -> bool:
+        nonlocal message
+        os.environ[ENVIRONMENT] = name if mutated else "sound"
+        found = Outcome.PASS
+        for case in cases:
+            tell(result)
+            found, message = measure.outcome(case, device)
+        return found is not Outcome.PASS
+
     # Which call was the one before depends on the cases that run.
     others = [case for case in _cases() if case not in reaching] if spec.kind == EARLIER else []
+    history: list[BehaviourCase] = []
     for case in (*reaching, *others):
-        tell(result)
-        found, message = measure.outcome(case, device)
-        if found is not Outcome.PASS and result.credit(
-            [case.clause], "core" if case.more else "quick"
-        ):
-            result.note = f"{case.id}: {message}"[:300]
-            return result
+        if red(True, [case]):
+            note = f"{case.id}: {message}"[:300]
+            if not is_cause(red, case, history):
+                result.unsteady.append(case.id)
+            elif result.credit([case.clause], "core" if case.more else "quick"):
+                result.note = note
+                return result
+        if spec.kind == EARLIER:
+            history.append(case)
+    result.trying = PROBING
     tell(result)
-    if not differs(spec):
+    answer = observed(spec, lambda: tell(result))
+    if answer == "equal":
         result.result = "equivalent"
     elif not result.not_gating:
-        result.result = "survived" if reaching else "not_reached"
+        result.result = result.missed()
+        result.note = "" if answer == "different" else "the probe does not run the mutated code"
     return result
 
 
 # -- equivalent or not
 
 
-def differs(spec: Spec) -> bool:
-    """Whether a call can tell the mutant from the group without a fault."""
+def observed(
+    spec: Spec, say: Callable[[], None] = lambda: None
+) -> Literal["different", "equal", "not run"]:
+    """Whether a call of the probe can tell the mutant from the group without a fault; ``not run`` if no call of the probe runs
+    the mutated code, so that the probe cannot say."""
     if spec.kind in (*REDUCTIONS, *ROOTS):
-        return True
+        return "different"
     collective = "send_receive" if spec.collective == "receive" else spec.collective
-    if spec.name not in _reached_by_probe(collective):
-        return False
+    reached = _reached_by_probe(collective)
+    if not {*group_reach.places_of(spec)} & reached:
+        return "not run"
+    if spec.name not in reached:
+        return "equal"
+    say()
     sound = _probed(collective)
+    say()
     os.environ[ENVIRONMENT] = spec.name
     try:
-        return sound != _answers(collective)
+        return "equal" if sound == _answers(collective) else "different"
     except CheckFailed:  # on a rank with the mutant
-        return True
+        return "different"
 
 
 def _answers(collective: str) -> list[object]:
@@ -149,7 +173,8 @@ def _answers(collective: str) -> list[object]:
 
 @cache
 def _reached_by_probe(collective: str) -> frozenset[str]:
-    """The mutants that change something in some call of the probe, whether or not a rank can see it."""
+    """The mutants that change something in some call of the probe, whether or not a rank can see it, and the places of faults
+    (``group_reach.places_of``) that the probe runs."""
     with group_reach.collected() as folder:
         _answers(collective)
         return frozenset(name for _, name in group_reach.read_notes(folder))
@@ -162,12 +187,20 @@ def _probed(collective: str) -> list[object]:
     found = _answers(collective)
     if not all(found):
         raise RuntimeError(f"the probe of {collective} found nothing on some rank: {found}")
+    if _answers(collective) != found:
+        raise RuntimeError(f"the probe of {collective} differs from call to call without a mutant")
     return found
 
 
-def _with_signs(x: Tensor) -> Tensor:
+def _with_signs(x: Tensor, turn: int) -> Tensor:
+    """The same magnitudes, every third element negative: on turn 1 from the second one on, on turn 2 from the first one on, so
+    that a single element is negative once. Zeros, NaN, and dtypes without a sign stay as they are."""
+    if x.dtype is torch.bool or not x.dtype.is_signed:
+        return x
     places = torch.arange(x.numel()).view(x.shape)
-    return torch.where(places % 3 == 1, -x, x)
+    negative = (x.real if x.is_complex() else x) < 0
+    wrong = ((places + turn) % 3 == 2) != negative
+    return torch.where(wrong & (x != 0) & (x == x), -x, x)
 
 
 #: How the probe changes the operands of a collective: other sizes and numbers of dimensions, and other dtypes.
@@ -215,7 +248,7 @@ def _probe_one(ranks: Ranks, collective: Collective) -> Iterator[bytes]:
             for view in _VIEWS:
                 for turn in (1, 2):
                     made = [
-                        [put(ranks, value(_with_signs(shape(x * turn))), view) for x in given]
+                        [put(ranks, value(_with_signs(shape(x * turn), turn)), view) for x in given]
                         for given in (
                             collective.inputs(*about) if collective.inputs is not None else [],
                             collective.outputs(*about),
@@ -243,7 +276,7 @@ def _probe_uneven(ranks: Ranks, name: str) -> Iterator[bytes]:
             for view in _VIEWS:
                 for turn in (1, 2):
                     numbers = torch.arange(1.0, count + 1) * turn + 100 * ranks.index
-                    given = put(ranks, value(_with_signs(numbers)), view)
+                    given = put(ranks, value(_with_signs(numbers, turn)), view)
                     target = put(ranks, value(torch.zeros(count)), view)
                     sizes = [count * (rank == other) for rank in range(2)]
                     if name == "all_to_all_single":

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cache, lru_cache
 from itertools import islice
 from random import Random
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 import torch
@@ -62,6 +62,10 @@ TOOLS = frozenset(
 )
 
 
+#: What is tried while a probe decides whether a mutant is equivalent: a mutant that ends the process then was noticed by no cell.
+PROBING: Final = "the probe"
+
+
 class Result(msgspec.Struct):
     """What became of a mutant.
 
@@ -73,6 +77,8 @@ class Result(msgspec.Struct):
     - ``not_reached``: no call of the suite reached the mutant;
     - ``equivalent``: no call can tell the mutant from the original;
     - ``broken``: the mutant could not be tried, which is a mistake of this tool.
+
+    ``unsteady`` names cells that were red with the mutant, but also without it or not again with it. They do not count.
     """
 
     id: str
@@ -87,6 +93,11 @@ class Result(msgspec.Struct):
     reached: int = 0
     note: str = ""
     trying: str = ""  # the clause of the case that runs while the mutant is tried
+    unsteady: list[str] = []
+
+    def missed(self) -> str:
+        """The result of a live mutant that no cell noticed."""
+        return "survived" if self.reached else "not_reached"
 
     def credit(self, clauses: Iterable[str], plan: str = "quick") -> bool:
         """Note that cells of these clauses turned red; returns whether the gate did."""

@@ -17,10 +17,16 @@ from queue import Empty, Queue
 import msgspec
 
 from tests.mutation.items import not_gating
-from tests.mutation.kernels import Result
+from tests.mutation.kernels import PROBING, Result
 
-#: Seconds after which a worker that reports no progress is taken to hang. No mutant needs nearly as long.
+#: Seconds after which a worker that reports no progress is taken to hang, on a machine with a free core for each process. No
+#: mutant needs nearly as long.
 PATIENCE = 300.0
+
+
+def patience() -> float:
+    """Seconds without progress after which a worker is taken to hang: longer on a busy machine, where a slow case is no hang."""
+    return PATIENCE * max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
 
 
 class Task(msgspec.Struct, frozen=True):
@@ -89,7 +95,7 @@ def run(
 
 
 def _started(process: subprocess.Popen[bytes]) -> threading.Timer:
-    timer = threading.Timer(PATIENCE, process.kill)
+    timer = threading.Timer(patience(), process.kill)
     timer.start()
     return timer
 
@@ -143,6 +149,8 @@ def _workers(environment: Mapping[str, str]) -> Iterator[Callable[[Task], Result
         how = "the process hung" if made.wait() == -9 else "the process ended"
         if not bred.axis:  # before there was a mutant
             bred.result, bred.note = "broken", how
+        elif bred.trying == PROBING:  # no cell saw it
+            bred.result, bred.note = bred.missed(), f"{how} in the probe"
         elif bred.trying in not_gating():
             bred.note = how
             bred.credit([bred.trying])

@@ -37,6 +37,10 @@ def lines(results: Sequence[Result]) -> Iterator[str]:
         )
     if counts["broken"]:
         yield f"{counts['broken']} could not be tried, which is a mistake of this tool."
+    unsteady = Counter(cell for each in results for cell in each.unsteady)
+    if unsteady:
+        named = ", ".join(f"`{cell}` ({count})" for cell, count in unsteady.most_common())
+        yield f"Cells that were red without a mutant, or not each time with it, and do not count: {named}."
     for title, key in (("family", _family), ("axis", lambda each: each.axis)):
         yield from ("", *_table(title, results, key))
     clauses = Counter(clause for each in results for clause in each.by)
@@ -57,9 +61,14 @@ def lines(results: Sequence[Result]) -> Iterator[str]:
         chosen = [each for each in results if each.result == result]
         if chosen:
             yield from ("", f"{title}:", "")
-            yield from (f"- `{r.id}` {r.op}, {r.axis}: {r.kind}" for r in chosen)
+            yield from (f"- `{r.id}` {r.op}, {r.axis}: {r.kind}{_because(r)}" for r in chosen)
     broken = [each for each in results if each.result == "broken"]
     yield from (f"- `{r.id}` {r.op}, {r.axis}: {r.kind}: {r.note}" for r in broken)
+
+
+def _because(missed: Result) -> str:
+    """What the probe says of a mutant that the gate missed."""
+    return f" ({missed.note})" if missed.note else ""
 
 
 def _family(each: Result) -> str:

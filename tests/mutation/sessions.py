@@ -26,8 +26,9 @@ HOST = torch.profiler.DeviceType.CPU
 
 
 class Run(Protocol):
-    """What counts how often a mutant changed something."""
+    """What counts how often the condition of a mutant was met, and how often it changed something then."""
 
+    met: int
     reached: int
 
 
@@ -70,6 +71,7 @@ def _exported(run: Run, change: str, when: str) -> Effect:
         answer, path = call.honest(), Path(call.args[1])
         if (path.suffix == ".gz") != (when == "compressed"):
             return answer
+        run.met += 1
         if when == "compressed":
             import gzip
 
@@ -116,6 +118,7 @@ def _scheduled(run: Run, change: str, when: str) -> Effect:
     def effect(call: KernelCall) -> Any:
         given = {"wait": 0, "warmup": 0, "active": 0, "repeat": 0, "skip_first": 0, **call.kwargs}
         new = {**given, **_SCHEDULES[change](given)}
+        run.met += 1
         run.reached += new != given
         return call.function(**new)
 
@@ -133,6 +136,7 @@ def _bounds(run: Run, change: str, when: str) -> tuple[Any, str, Effect]:
     def is_met() -> bool:
         count[0] += 1
         met = {"always": True, "the first time": count[0] == 1, "but the first time": count[0] > 1}
+        run.met += met[when]
         return met[when]
 
     def earlier(call: KernelCall) -> Any:
@@ -164,6 +168,7 @@ def _bounds(run: Run, change: str, when: str) -> tuple[Any, str, Effect]:
     def swallows(call: KernelCall) -> Any:
         answer = call.honest()
         raised = len(call.args) > 1 and call.args[1] is not None
+        run.met += raised
         run.reached += raised
         return True if raised else answer
 
@@ -181,14 +186,15 @@ def _bounds(run: Run, change: str, when: str) -> tuple[Any, str, Effect]:
         return answer
 
     def no_handler(call: KernelCall) -> Any:
-        run.reached += call.kwargs.get("on_trace_ready") is not None
+        has_handler = call.kwargs.get("on_trace_ready") is not None
+        run.met, run.reached = run.met + has_handler, run.reached + has_handler
         return call.function(*call.args, **{**call.kwargs, "on_trace_ready": None})
 
     def handled_twice(call: KernelCall) -> Any:
         handler = call.kwargs.get("on_trace_ready")
         if handler is None:
             return NOT_MET
-        run.reached += 1
+        run.met, run.reached = run.met + 1, run.reached + 1
         return call.function(
             *call.args, **{**call.kwargs, "on_trace_ready": lambda p: (handler(p), handler(p))}
         )
@@ -247,6 +253,7 @@ def _opted(run: Run, change: str, when: str) -> Effect:
         defaults = {"record_shapes": False, "profile_memory": False, "activities": None, "experimental_config": None, "schedule": None}  # fmt: skip
         given = {**defaults, **call.kwargs}
         new = {**given, **_OPTIONS[change](given)}
+        run.met += 1
         run.reached += new != given
         return call.function(*call.args, **{**call.kwargs, **new})
 
@@ -271,11 +278,13 @@ def _regions(run: Run, change: str, when: str) -> Iterator[None]:
 
     def met(region: Any, raised: bool) -> bool:
         depth = getattr(inside, "depth", 0)
-        return {
+        holds = {
             "always": True, "the first": region._mutant == 1, "the second": region._mutant == 2,
             "inside of another": depth > 1, "on another thread": threading.get_ident() != first,
             "past the 20th": region._mutant > 20, "around an exception": raised, "of a long name": len(region.name) > 12,
         }[when]  # fmt: skip
+        run.met += holds
+        return holds
 
     def enter(region: Any) -> Any:
         state["count"] += 1
@@ -358,6 +367,7 @@ def _function_events(run: Run, change: str, when: str) -> Effect:
         mine = [event for event in found if event.device_type == HOST]
         for place, event in enumerate(mine):
             if _OF[when](event, place):
+                run.met += 1
                 before = _state_of(event)
                 _FUNCTIONS[change](event)
                 run.reached += before != _state_of(event)
@@ -377,6 +387,7 @@ def _averaged(run: Run, change: str, when: str) -> Effect:
     def effect(call: KernelCall) -> Any:
         found = call.honest()
         rows = [each for each in found if (each.key.startswith("aten::")) == (when == "ops")]
+        run.met += len(rows)
         for each in rows:
             if change == "calls count once" and each.count > 1:
                 each.count, run.reached = 1, run.reached + 1

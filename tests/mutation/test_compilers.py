@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from devices.cell import Outcome
-from tests.mutation import compiled_probe, compilers, families
+from tests.mutation import compiled_probe, compiled_reach, compilers, families
 from tests.mutation.compilers import NAME, Spec, planted, register
 
 
@@ -19,6 +19,14 @@ def test_mutants_are_drawn_from_the_seed_and_differ() -> None:
     assert len({*found}) == 60
     assert {Spec(*name.split("|")).kind for name in found} == {*compilers.KINDS}
     assert families.module_of("compilers") is compilers
+
+
+def test_no_mutant_is_drawn_that_no_program_can_run() -> None:
+    found = {Spec(*name.split("|")) for seed in range(3) for name in compilers.names(seed, 400)}
+    assert all(spec.can_strike() for spec in found)
+    assert not Spec("rounded", "mm", "all", "some operand has rank 3 or more").can_strike()
+    assert not Spec("exchanged", "bitwise_left_shift", "backward", "always").can_strike()
+    assert Spec("rounded", "mm", "backward", "some operand has no elements").can_strike()
 
 
 def _left() -> list[float]:
@@ -71,7 +79,10 @@ def test_the_probe_runs_programs_with_the_op_of_a_mutant(
     register()
     monkeypatch.setattr(compiled_probe, "_PROGRAMS", 6)
     with planted(Spec("rounded", op, "all", "always")) as state:
-        assert compiled_probe.different(nullcontext, NAME, Random(5), op) == ""
+        assert (
+            compiled_probe.compare(lambda sham: nullcontext(state), NAME, Random(5), op).differs
+            == ""
+        )
     assert state.reached
 
 
@@ -86,7 +97,9 @@ def test_the_probe_runs_programs_with_the_op_of_a_mutant(
 def test_the_probe_tells_a_wrong_compiler(name: str) -> None:
     register()
     spec = Spec(*name.split("|"))
-    assert compiled_probe.different(lambda: planted(spec), NAME, Random(5), spec.detail)
+    assert compiled_probe.compare(
+        lambda sham: planted(spec, sham), NAME, Random(5), spec.detail
+    ).differs
 
 
 @pytest.mark.slow
@@ -106,3 +119,37 @@ def test_a_program_notices_a_mutant_that_no_other_program_reached(name: str, cas
     assert compilers.outcome(found) is Outcome.PASS
     with planted(Spec(*name.split("|"))):
         assert compilers.outcome(found) is Outcome.FAIL
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "case"),
+    [
+        ("replaced|cos|all|some operand is expanded", "pointwise_ops_of_all_operands"),
+        ("off by one|cumsum|forward|some operand has rank 3 or more", "reductions_and_moves_of_all_operands"),
+        ("rounded|addmm|all|some operand has more than 1,000 elements", "products_of_all_operands"),
+        ("exchanged|bitwise_left_shift|forward|some operand has an offset", "shifts_of_all_operands"),
+        ("dropped|sigmoid|backward|some operand is no float32", "recomputed_ops_of_all_operands"),
+    ],
+)  # fmt: skip
+def test_a_program_with_operands_of_all_kinds_notices_a_mutant(name: str, case: str) -> None:
+    found = next(each for each in compilers.cases() if each.name == case)
+    assert compilers.outcome(found) is Outcome.PASS
+    with planted(Spec(*name.split("|"))):
+        assert compilers.outcome(found) is Outcome.FAIL
+
+
+@pytest.mark.slow
+def test_every_op_is_called_with_operands_that_meet_each_condition() -> None:
+    names = [each for each in compilers.cases() if each.name.endswith("_of_all_operands")]
+    with compiled_reach.noting() as notes:
+        for case in names:
+            assert compilers.outcome(case) is Outcome.PASS
+    left = compiled_reach.missing(notes)
+    calls = {(op, "forward") for op in compiled_reach.OPS} | {
+        (op, "backward") for op in compiled_reach.OPS if op not in compilers.FORWARD_ONLY
+    }
+    assert calls <= {(each.op, each.part) for each in notes}
+    assert {op: {*found} for (op, _), found in left.items() if op != "convolution"} == {
+        op: {*compilers.NEVER_MET[op]} for op in ("mm", "addmm")
+    }

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 import torch
 
+from conformance.checks.cases.cases import BehaviourCase
+from devices.cell import Outcome
 from opinfo.device import Device
 from tests.distributed import measure
 from tests.mutation import group_reach, groups
@@ -112,6 +116,24 @@ def test_each_case_notes_what_it_reaches(tmp_path: Path) -> None:
     }
 
 
+def test_a_mutant_runs_where_its_condition_holds_even_if_it_changes_nothing(tmp_path: Path) -> None:
+    (tmp_path / "case").write_text("a case")
+    watching, given = group_reach.Notes(tmp_path).mutant(), torch.tensor([3])
+    assert watching.results is not None
+    watching.results("gather", [given], 0, 2)
+    idle, other = (Spec("gather", "elements reversed", each) for each in ("int64", "float64"))
+    found = noted(tmp_path)
+    assert idle.name not in found and {*group_reach.places_of(idle)} <= found
+    assert not {*group_reach.places_of(other)} & found
+
+
+def test_a_case_that_fails_without_a_mutant_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    case, failing = SimpleNamespace(id="a case"), (Outcome.FAIL, "no such rank")
+    monkeypatch.setattr(measure, "outcome", lambda *_: failing)
+    with pytest.raises(RuntimeError, match="a case fails without a mutant"):
+        group_reach.table(cast(Device, None), [cast(BehaviourCase, case)])
+
+
 def test_a_seed_draws_the_same_mutants_and_none_twice() -> None:
     drawn = groups.names(5, 100)
     assert drawn == groups.names(5, 100)
@@ -128,14 +150,16 @@ def device(monkeypatch: pytest.MonkeyPatch) -> Iterator[Device]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("name", "differs"),
+    ("name", "answer"),
     [
-        ("broadcast|sign lost|more than 4,096 elements", True),
-        ("receive|read as zeros|always", False),  # reads nothing
+        ("broadcast|sign lost|more than 4,096 elements", "different"),
+        ("all_reduce|sign lost|one element", "different"),
+        ("all_reduce|written as dense|one element", "equal"),
+        ("receive|read as zeros|always", "not run"),  # reads nothing
     ],
 )
 def test_the_probe_says_which_mutants_are_equivalent(
-    name: str, differs: bool, device: Device, monkeypatch: pytest.MonkeyPatch
+    name: str, answer: str, device: Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(groups, "_device", lambda: device)
-    assert groups.differs(Spec(*name.split("|"))) is differs
+    assert groups.observed(Spec(*name.split("|"))) == answer

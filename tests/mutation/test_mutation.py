@@ -217,6 +217,25 @@ def test_a_mutant_that_ends_a_case_that_does_not_gate_leaves_the_gate_green(
     assert ended.note == "the process ended"
 
 
+def test_a_mutant_that_ends_its_process_in_the_probe_was_noticed_by_no_cell(stub: Path) -> None:
+    script = stub / "stub.py"
+    script.write_text(
+        script.read_text().replace(
+            "'result': ''", "'result': '', 'reached': 1, 'trying': 'the probe'"
+        )
+    )
+    ended = run(TASKS, 1, None)[1]
+    assert (ended.result, ended.by) == ("survived", [])
+    assert ended.note == "the process ended in the probe"
+
+
+def test_a_worker_is_given_more_time_on_a_busy_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pool.os, "cpu_count", lambda: 2)
+    for load, seconds in ((0.5, 300.0), (2.0, 300.0), (20.0, 3000.0)):
+        monkeypatch.setattr(pool.os, "getloadavg", lambda load=load: (load, 0.0, 0.0))
+        assert pool.patience() == seconds
+
+
 def test_what_an_earlier_run_did_is_not_done_again(stub: Path) -> None:
     path, said = stub / "kept.jsonl", list[Result]()
     first = run(TASKS[:2], 1, path)

@@ -77,7 +77,7 @@ def test_a_mutant_that_changes_nothing_is_not_reached() -> None:
 @pytest.mark.parametrize("name", [name for row in sessions.names() for name in row])
 def test_every_mutant_of_a_session_can_be_planted_and_is_taken_away(name: str) -> None:
     before = _replaced()
-    with sessions.planted(name, SimpleNamespace(reached=0)):
+    with sessions.planted(name, SimpleNamespace(met=0, reached=0)):
         assert _replaced() != before
     assert _replaced() == before
 

@@ -6,10 +6,11 @@ from typing import Any
 
 import torch
 from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
 
 from conformance.checks.cases.cases import Cases
 from conformance.checks.cases.context import CaseContext
-from conformance.suites.compile.comparing import compare
+from conformance.suites.compile.comparing import Inputs, compare
 from devices.failure import Kind
 
 cases = Cases(Kind.VALUES)
@@ -70,6 +71,129 @@ def pointwise_chain(context: CaseContext) -> None:
         atol=1e-4,
         rtol=1e-4,
     )
+
+
+def _operands(new: Inputs) -> tuple[torch.Tensor, ...]:
+    """Returns tensors of every kind that a kernel may have code of its own for: a vector with an offset, one without elements,
+    a permuted cube, expanded matrices, columns and rows, float64, and more elements than a block has."""
+    return (
+        new(7, layout="contiguous+offset", grad=True),
+        new(3, 4, 5, layout="transposed", grad=True),
+        new(4, 6, layout="contiguous+expand_first", grad=True),
+        new(4, 6, layout="contiguous+expand_last+offset", grad=True),
+        new(5, 1, layout="contiguous+step_inner", grad=True),
+        new(1, 6, layout="contiguous+step_inner+offset", grad=True),
+        new(0, 3, grad=True),
+        new(3, 5, dtype=torch.float64, layout="transposed+step_inner+offset", grad=True),
+        new(40, 41, layout="contiguous+step_inner+offset", grad=True),
+    )
+
+
+def _pointwise(x: torch.Tensor) -> list[torch.Tensor]:
+    y = x * 0.5 - 1
+    ramps = x.floor(), x.abs(), x.neg(), x.relu(), torch.remainder(x, 2.5), x / 4
+    waves = x.sin(), x.cos(), x.tanh(), x.sigmoid(), x.exp()
+    roots = x.detach().sqrt(), x.abs().sqrt(), x.pow(3), torch.pow(x.abs() + 1, x * 0.1)
+    pairs = x + y, y - x, x * y, y / (x.abs() + 1), torch.maximum(x, y)
+    tests = x > y, x >= y, x < y, torch.where(x > 0.5, x, y), (x >= x.clone()) * y
+    return [*ramps, *waves, *roots, *pairs, torch.remainder(y, x.abs() + 1), *tests]
+
+
+def _reduced_and_moved(x: torch.Tensor) -> list[torch.Tensor]:
+    sums = x.sum(-1), x.mean(-1), x.sum(), x.amax(-1), x.argmax(-1), x.cumsum(-1)
+    spread = torch.var_mean(x, -1, correction=0)
+    parts = x[..., :-1] * 2, x.select(-1, 0) * 3, x[..., x.new_zeros(2, dtype=torch.int64)]
+    moved = x.flip(0), torch.cat([x, x * 2]), x.unsqueeze(0) * 4, x.view(*x.shape, 1) * 5, x.clone()
+    return [*sums, *spread, *parts, *moved]
+
+
+def _multiplied(x: torch.Tensor) -> list[torch.Tensor]:
+    y = x * 0.5 - 1
+    made = [x @ y.t(), x.t() @ x, torch.addmm(x.sum(), x, y.t())]
+    if x.numel():
+        made += [functional.conv1d(x[None], y[None, :, :1].expand(2, -1, -1))]
+    return made
+
+
+@cases("compile.programs", more=True)
+def pointwise_ops_of_all_operands(context: CaseContext) -> None:
+    """Each of many pointwise ops reads operands of all ranks, sizes and layouts and of float64, with gradients."""
+
+    def program(*given: torch.Tensor) -> Any:
+        return [_pointwise(x) for x in given]
+
+    compare(context, program, _operands, atol=1e-4, rtol=1e-4)
+
+
+@cases("compile.programs", more=True)
+def reductions_and_moves_of_all_operands(context: CaseContext) -> None:
+    """Reductions, scans, slices and concatenations read operands of all ranks, sizes and layouts and of float64, with
+    gradients."""
+
+    def program(*given: torch.Tensor) -> Any:
+        return [_reduced_and_moved(x) for x in given]
+
+    compare(context, program, _operands, atol=1e-4, rtol=1e-4)
+
+
+@cases("compile.programs", more=True)
+def products_of_all_operands(context: CaseContext) -> None:
+    """Matrix products, with and without a bias, and convolutions of matrices of all sizes and layouts and of float64, with
+    gradients."""
+
+    def program(*given: torch.Tensor) -> Any:
+        return [_multiplied(x) for x in given if x.dim() == 2]
+
+    compare(context, program, _operands, atol=1e-4, rtol=1e-4)
+
+
+@cases("compile.programs", more=True)
+def shifts_of_all_operands(context: CaseContext) -> None:
+    """Integers of all ranks, sizes and layouts are shifted."""
+
+    def program(*given: torch.Tensor) -> Any:
+        return [torch.bitwise_left_shift(x, x.flip(0) % 5) for x in given]
+
+    def make(new: Inputs) -> tuple[torch.Tensor, ...]:
+        return (
+            new(7, dtype=torch.int64, layout="contiguous+offset"),
+            new(3, 4, 5, dtype=torch.int64, layout="transposed"),
+            new(4, 6, dtype=torch.int64, layout="contiguous+expand_first"),
+            new(1, 6, dtype=torch.int64, layout="contiguous+step_inner"),
+            new(0, 3, dtype=torch.int64),
+            new(40, 41, dtype=torch.int64),
+        )
+
+    compare(context, program, make)
+
+
+@cases("compile.programs", more=True)
+def recomputed_ops_of_all_operands(context: CaseContext) -> None:
+    """Backward computes the results of forward again, from operands of all ranks, sizes and layouts and of float64."""
+
+    def program(
+        factor: torch.Tensor, given: list[torch.Tensor], matrices: list[torch.Tensor]
+    ) -> Any:
+        # The gradient of the factor needs each result.
+        def block(x: torch.Tensor) -> list[torch.Tensor]:
+            return [each * factor for each in (*_pointwise(x), *_reduced_and_moved(x))]
+
+        def products(x: torch.Tensor) -> list[torch.Tensor]:
+            return [each * factor for each in _multiplied(x)]
+
+        return (
+            [checkpoint(block, x, use_reentrant=False) for x in given],
+            [checkpoint(products, x, use_reentrant=False) for x in matrices],
+        )
+
+    def make(new: Inputs) -> tuple[Any, ...]:
+        every, wide = "transposed+step_inner+expand_last+offset", torch.float64
+        given = new(3, 1, 5, dtype=wide, layout=every, grad=True), new(1030, grad=True)
+        matrices = new(40, 30, dtype=wide, layout=every, grad=True), new(5, 1, grad=True)
+        empty = new(0, 3, grad=True)
+        return new(grad=True), [*given, empty], [*matrices, empty]
+
+    compare(context, program, make, atol=1e-3, rtol=1e-4)
 
 
 @cases("compile.programs", more=True)
