@@ -29,10 +29,12 @@ class JudgedBy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What counts as a judgement of an overload.
 
     ``clauses`` are those whose judges compare the values that a call of an op computes, or the tensors that it writes to;
-    ``cases`` lists the overloads that cases judge.
+    ``values_free`` has globs of the overloads whose result has no values of its own, and ``cases`` lists the overloads that
+    cases judge.
     """
 
     clauses: tuple[str, ...]
+    values_free: tuple[str, ...]
     cases: tuple[JudgedByCases, ...]
 
     def takes(self, clause: str, overload: str) -> bool:
