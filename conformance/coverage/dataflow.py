@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
+from typing import Final
 
 from opinfo.torch_private import has_kernel, is_composite, schema_named
+
+_NO_STORAGE: Final = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +43,6 @@ class _Frame:
     below: bool
     hides: bool
     overload: str = ""
-    inside: bool = field(default=False)
 
 
 @cache
@@ -63,64 +65,66 @@ def calls_in(log: str) -> list[LoggedCall]:
     """
     found: list[LoggedCall] = []
     frames: list[_Frame] = []
-    backward = 0
+    backward = hidden = 0
     for line in log.splitlines():
-        sign, _, rest = line.partition(" ")
+        sign = line[0]
         if sign == "(":
             backward += 1
         elif sign == ")":
             backward -= 1
-        elif line.startswith("="):
+        elif sign == "=":
             found.append(LoggedCall(mark=line[1:]))
+        elif hidden:  # inside a kernel
+            hidden += -1 if sign == "]" else 1
         elif sign == "]":
-            frame = frames.pop()
-            if frame.call is not None:
-                frame.call.outputs = _tensors(rest.split())
-                found.append(frame.call)
+            call = frames.pop().call
+            if call is not None:
+                call.outputs = _tensors(line.split()[1:])
+                found.append(call)
+        elif _is_inside(frames, below=sign == "<"):
+            hidden = 1
         else:
-            frames.append(_begun(frames, rest.split(), below=sign == "<", in_backward=backward > 0))
+            _, *words = line.split()
+            frames.append(_begun(words, below=sign == "<", in_backward=backward > 0))
     return found
 
 
-def _begun(
-    frames: Sequence[_Frame], words: Sequence[str], *, below: bool, in_backward: bool
-) -> _Frame:
-    overload = words[0] if words else ""
-    outer = frames[-1] if frames else None
-    inside = outer is not None and (
-        outer.inside
-        or any(
-            each.hides and (below or each.below or not _has_derivative(each.overload))
-            for each in frames
-        )
+def _is_inside(frames: Sequence[_Frame], *, below: bool) -> bool:
+    """Returns True if a call that begins now is made by the kernel of a call that has not ended."""
+    return any(
+        each.hides and (below or each.below or not _has_derivative(each.overload))
+        for each in frames
     )
-    if not overload:
-        return _Frame(None, below, False, inside=inside)
-    composite = _is_composite(overload)
-    call = None
-    if not inside and not composite:
-        call = LoggedCall(overload, _tensors(words[1:]), in_backward=in_backward)
-    return _Frame(call, below, not composite, overload, inside)
+
+
+def _begun(words: Sequence[str], *, below: bool, in_backward: bool) -> _Frame:
+    if not words:
+        return _Frame(None, below, False)
+    overload = words[0]
+    if _is_composite(overload):
+        return _Frame(None, below, False)
+    call = LoggedCall(overload, _tensors(words[1:]), in_backward=in_backward)
+    return _Frame(call, below, True, overload)
 
 
 @cache
 def writes(overload: str) -> bool:
     """Returns True if an overload writes to one of its arguments."""
-    return schema_named(overload).is_mutable
+    return bool(schema_named(overload).is_mutable)
 
 
 @cache
 def returns_or_writes_tensors(overload: str) -> bool:
     """Returns False for an overload whose result is a number or a truth value."""
     schema = schema_named(overload)
-    return schema.is_mutable or any("Tensor" in str(each.type) for each in schema.returns)
+    return bool(schema.is_mutable) or any("Tensor" in str(each.type) for each in schema.returns)
 
 
 def _tensors(words: Iterable[str]) -> tuple[TensorId, ...]:
     found = []
     for word in words:
         tensor, _, storage = word.partition(":")
-        found.append(TensorId(int(tensor), -1 if storage == "-" else int(storage)))
+        found.append(TensorId(int(tensor), _NO_STORAGE if storage == "-" else int(storage)))
     return tuple(found)
 
 
@@ -147,6 +151,7 @@ def used(
         for each in call.inputs:
             tensors.add(each.tensor)
             storages.add(each.storage)
+        storages.discard(_NO_STORAGE)
     found.reverse()
     return found
 

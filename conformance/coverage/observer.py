@@ -7,7 +7,7 @@ import ctypes
 import hashlib
 import os
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
@@ -65,15 +65,12 @@ class Observer:
 
 
 @contextmanager
-def observed(note: Callable[[str], None]) -> Iterator[None]:
-    """Passes the name of each overload of aten that the block called above the kernels to a function, when the block
-    ends."""
-    observer = Observer()
+def observed_calls() -> Iterator[list[str]]:
+    """Provides a list, to which the end of the block adds the name of the overload of aten of each call in the block."""
+    observer, found = Observer(), list[str]()
     with observer.on():
-        yield
-    for call in observer.take():
-        if call.overload.startswith("aten::"):
-            note(call.overload)
+        yield found
+    found += [call.overload for call in observer.take() if call.overload.startswith("aten::")]
 
 
 @cache

@@ -28,7 +28,6 @@ from conformance.checks.scratch import delete_scratch
 from conformance.contract import Contract, load
 from conformance.contract.bugs import bugs
 from conformance.contract.levels import stated
-from conformance.coverage.weights import use_of
 from conformance.onboarding.questions import Question, ask
 from conformance.plan import planner, selection, usage
 from conformance.plan.options import Request
@@ -72,6 +71,7 @@ from reports.folder import RECORD_FILE
 from reports.gate import GateResult, gate, number
 from reports.model import CellResult, PlanDocument, Provenance, by_declaration
 from reports.run import write_run
+from reports.weights import use_of
 
 _RED: Final = frozenset(Outcome) - {Outcome.PASS, Outcome.NOT_RUN}
 _DEADLY: Final = (ExpectedOutcome.CRASH, ExpectedOutcome.HANG)
