@@ -4,57 +4,20 @@ torch."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from enum import Enum
 from pathlib import Path
 from typing import Final
 
 import msgspec
 
 from conformance.recordings.wire import RecordedCall, Recording
-from devices.cell import CellKey, Outcome, Verdict
+from devices.cell import CellKey, Verdict
 from devices.files import write_whole
+from reports.calls import CallOutcome, JudgedCall, outcome_of
 from reports.folder import CALLS_FILE, RECORDING_FILE
-from reports.model import CellResult, by_declaration
+from reports.model import CellResult
 
 #: The most calls that the end of a run shows.
 _SHOWN: Final = 8
-
-#: The clause that a call breaks which runs on the CPU instead of the device.
-_FALLBACK: Final = "dispatch.no_silent_fallback"
-
-
-class CallOutcome(str, Enum):
-    """The outcome of a recorded call on a device. The members are ordered from the worst to the best."""
-
-    CRASHED = "crashed"  # the process ended, or the call did not end
-    WRONG = "wrong"
-    MISSING = "missing"  # the device does not implement the call
-    FELL_BACK = "fell back"  # it ran on the CPU
-    NOT_JUDGED = "not judged"
-    RIGHT = "right"
-
-
-class JudgedCall(msgspec.Struct, frozen=True):
-    """A recorded call with its outcome. ``cells`` are the cells that decided the outcome, and ``why`` is the message of
-    the first of them. ``expected`` is True if the manifest lists all of them."""
-
-    call: str
-    op: str
-    dtype: str
-    outcome: CallOutcome
-    count: int
-    where: str
-    why: str = ""
-    cells: tuple[str, ...] = ()
-    repro: str = ""
-    expected: bool = False
-
-
-class _Calls(msgspec.Struct, frozen=True):
-    """The content of ``calls.json``."""
-
-    calls: tuple[JudgedCall, ...]
-    format: int = 1
 
 
 def judge_calls(
@@ -77,41 +40,24 @@ def judge_calls(
 
 
 def _judge(name: str, call: RecordedCall, results: Iterable[CellResult], reason: str) -> JudgedCall:
-    tried = [each for each in results if not by_declaration(each)]
-    grouped: dict[CallOutcome, list[CellResult]] = {}
-    for each in tried:
-        grouped.setdefault(_of_cell(each), []).append(each)
-    outcome = next((each for each in CallOutcome if each in grouped), CallOutcome.NOT_JUDGED)
-    if outcome is CallOutcome.NOT_JUDGED and CallOutcome.RIGHT in grouped:
-        outcome = CallOutcome.RIGHT  # the results are right; a clause could not be checked
-    known = name, call.op, call.dtype, outcome, call.count, call.where
+    outcome, deciding = outcome_of(results)
+    place = call.place
+    plain = JudgedCall(
+        name, call.op, call.dtype, outcome, call.count, call.where,
+        line=place.line, module=place.module,
+    )  # fmt: skip
     if outcome is CallOutcome.RIGHT:
-        return JudgedCall(*known)
-    deciding = grouped.get(outcome, [])
+        return plain
     shown = next((each for each in deciding if each.repro), deciding[0] if deciding else None)
     if shown is None:
-        return JudgedCall(*known, why=reason or "no clause applies to the call")
-    why = shown.message or shown.note
-    listed = all(each.verdict is Verdict.EXPECTED for each in deciding)
-    cells = tuple(str(each.key) for each in deciding)
-    return JudgedCall(*known, why, cells, shown.repro or "", listed)
-
-
-def _of_cell(result: CellResult) -> CallOutcome:
-    if result.outcome in (Outcome.CRASH, Outcome.HANG):
-        return CallOutcome.CRASHED
-    if result.outcome is Outcome.FAIL:
-        fell = result.key.clause == _FALLBACK
-        return CallOutcome.FELL_BACK if fell else CallOutcome.WRONG
-    if result.outcome is Outcome.UNSUPPORTED:
-        return CallOutcome.MISSING
-    return CallOutcome.RIGHT if result.outcome is Outcome.PASS else CallOutcome.NOT_JUDGED
-
-
-def write_calls(folder: Path, judged: Iterable[JudgedCall]) -> None:
-    """Writes the outcomes of the recorded calls to a file in a results folder. Raises OSError."""
-    data = msgspec.json.format(msgspec.json.encode(_Calls(tuple(judged))), indent=1)
-    write_whole(folder / CALLS_FILE, data + b"\n")
+        return msgspec.structs.replace(plain, why=reason or "no clause applies to the call")
+    return msgspec.structs.replace(
+        plain,
+        why=shown.message or shown.note,
+        cells=tuple(str(each.key) for each in deciding),
+        repro=shown.repro or "",
+        expected=all(each.verdict is Verdict.EXPECTED for each in deciding),
+    )
 
 
 def keep_recording(folder: Path, recording: Path) -> None:

@@ -13,6 +13,7 @@ import msgspec
 from conformance.contract import LEVELS, load
 from devices.cell import CellKey, Outcome, Seen, Verdict
 from devices.failure import Geometry
+from reports.calls import CallOutcome, JudgedCall, outcome_of, write_calls
 from reports.model import CellResult, PlanDocument, fold
 from reports.run import write_run
 from tests.reports.builders import PROVENANCE, changed_result, failure
@@ -235,6 +236,42 @@ def hostile(folder: Path) -> Path:
     )  # fmt: skip
 
 
+#: A replayed program: its calls with their counts and places.
+CALLS = (
+    ("mm.default~000001", 40, "net.py:7", "Net.first"),
+    ("relu.default~000002", 8, "net.py:8", "Net.first"),
+    ("add.Tensor~000003", 100, "net.py:9", ""),
+    ("sort.default~000004", 2, "", ""),
+    ("cos.default~000005", 5, "net.py:11", "Net.last"),
+    (MARKUP, 1, IMAGE, TEMPLATE),
+)
+
+
+def replay(folder: Path, program: str = "python train.py", day: int = 5) -> Path:
+    """A replay in which two calls are wrong for one reason, one crashes, one is missing, and two are right."""
+    first, second, right, missing, crashed, odd = (cell(VALUES, name) for name, *_ in CALLS)
+    told = [
+        failing(first, worst_error=0.25),
+        failing(second, worst_error=2.5),
+        failing(missing, Outcome.UNSUPPORTED, message="not implemented", worst_error=None, failure=None),
+        failing(crashed, Outcome.CRASH, message="died: SIGSEGV", worst_error=None),
+    ]  # fmt: skip
+    cells = [first, second, right, missing, crashed, odd]
+    write(folder, "gamma", cells, *told, day=day, plan={"plan": "replay"})
+    of_call = {each.key.unit: [each] for each in told}
+    judged = []
+    for name, count, line, module in CALLS:
+        outcome, deciding = outcome_of(of_call.get(name, [passed(cell(VALUES, name))]))
+        why = deciding[0].message if name in of_call else ""
+        judged.append(
+            JudgedCall(name, f"aten.{name}", "float32", outcome, count, f"{line} ({module})", why, line=line, module=module)
+        )  # fmt: skip
+    order = list(CallOutcome)
+    judged.sort(key=lambda each: (order.index(each.outcome), -each.count))
+    write_calls(folder, judged, program)
+    return folder
+
+
 def fleet(folder: Path) -> list[Path]:
     """All of them, and what must come of them is in the tests."""
     return [
@@ -242,4 +279,5 @@ def fleet(folder: Path) -> list[Path]:
         alpha(folder / "alpha-2", 2),
         beta(folder / "beta"),
         hostile(folder / "hostile"),
+        replay(folder / "replay"),
     ]
