@@ -243,21 +243,25 @@ CALLS = (
     ("add.Tensor~000003", 100, "net.py:9", ""),
     ("sort.default~000004", 2, "", ""),
     ("cos.default~000005", 5, "net.py:11", "Net.last"),
+    ("flip.default~000006", 3, "net.py:12", "Net.last"),
     (MARKUP, 1, IMAGE, TEMPLATE),
 )
 
 
 def replay(folder: Path, program: str = "python train.py", day: int = 5) -> Path:
-    """A replay in which two calls are wrong for one reason, one crashes, one is missing, and two are right."""
-    first, second, right, missing, crashed, odd = (cell(VALUES, name) for name, *_ in CALLS)
+    """A replay in which three calls are wrong for one reason, one crashes, one is missing, and two are right."""
+    first, second, right, missing, crashed, third, odd = (cell(VALUES, name) for name, *_ in CALLS)
     told = [
         failing(first, worst_error=0.25),
         failing(second, worst_error=2.5),
+        failing(third, worst_error=0.125),
         failing(missing, Outcome.UNSUPPORTED, message="not implemented", worst_error=None, failure=None),
         failing(crashed, Outcome.CRASH, message="died: SIGSEGV", worst_error=None),
     ]  # fmt: skip
-    cells = [first, second, right, missing, crashed, odd]
-    write(folder, "gamma", cells, *told, day=day, plan={"plan": "replay"})
+    cells = [first, second, right, missing, crashed, third, odd]
+    families = {first.unit: "matmul", second.unit: "pointwise", third.unit: "movement"}
+    plan = {"plan": "replay", "families": families}
+    write(folder, "gamma", cells, *told, day=day, plan=plan)
     of_call = {each.key.unit: [each] for each in told}
     judged = []
     for name, count, line, module in CALLS:
@@ -279,5 +283,4 @@ def fleet(folder: Path) -> list[Path]:
         alpha(folder / "alpha-2", 2),
         beta(folder / "beta"),
         hostile(folder / "hostile"),
-        replay(folder / "replay"),
     ]
