@@ -114,12 +114,13 @@ class ReplayedCall(msgspec.Struct, frozen=True):
 
 class ReplayCause(msgspec.Struct, frozen=True):
     """The reason why some calls of a replayed program fail: ``calls`` distinct calls, which the program makes ``times`` times.
-    ``line`` and ``module`` are the place of the call that it makes most often."""
+    ``further`` is the number of the distinct calls that no earlier cause in the list affects. ``line`` and ``module`` are the place of the call that it makes most often."""
 
     sentence: str
     todo: str
     verdict: str
     calls: int
+    further: int
     times: int
     line: str
     module: str
@@ -127,7 +128,7 @@ class ReplayCause(msgspec.Struct, frozen=True):
 
 
 class WorstError(msgspec.Struct, frozen=True):
-    """The call with the largest absolute error. ``error`` is a number as text, because it may be ``inf``."""
+    """The call with the largest absolute error of ``layout.values``, whose operands are in the recorded ranges. ``error`` is a number as text, because it may be ``inf``."""
 
     call: str
     error: str
@@ -136,7 +137,7 @@ class WorstError(msgspec.Struct, frozen=True):
 
 class Replay(msgspec.Struct, frozen=True):
     """The calls of a replayed program, the worst outcomes first, and their causes, in the order in which to fix them: first
-    those that the manifest does not list, and of these the one that affects most calls. ``program`` is the recorded command,
+    those that the manifest does not list, and of these the one with most calls that no earlier one affects. ``program`` is the recorded command,
     or the name of the recording's file."""
 
     program: str

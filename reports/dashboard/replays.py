@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from devices.cell import CellKey, Verdict
@@ -61,11 +61,10 @@ def published(run: Run, causes: Iterable[Cause]) -> documents.Replay | None:
             f"{run.folder / CALLS_FILE}: lacks {missing[0]}, which the record of the run has. The file was changed, or belongs "
             "to another run: replay the recording again"
         )
-    found = [_cause(each, run.parsed.clauses, calls) for each in causes]
     return documents.Replay(
         clean(listed.program),
         [_call(each, of_call.get(each.call, ())) for each in listed.calls],
-        sorted(found, key=_first_to_fix),
+        [*_causes(causes, run.parsed.clauses, calls)],
         _worst(of_call),
     )
 
@@ -80,24 +79,46 @@ def _call(call: JudgedCall, results: Iterable[CellResult]) -> documents.Replayed
     )  # fmt: skip
 
 
+#: The clause that compares the values of a call with those of the CPU.
+_VALUES = "layout.values"
+
 #: The longest message of a call in the list, in characters. The page of the cell has all of it.
 _LONGEST_WHY = 400
 
 
+def _causes(
+    causes: Iterable[Cause], clauses: Mapping[str, Clause], calls: Mapping[str, JudgedCall]
+) -> Iterator[documents.ReplayCause]:
+    """Yields the causes in the order in which to fix them: those that the manifest does not list come first, and of these
+    each time the one with most calls that no cause before it affects."""
+    left = [
+        (cause, {unit: calls[unit] for unit in (each.key.unit for each in cause.results)})
+        for cause in causes
+    ]
+    known: set[str] = set()
+
+    def urgency(item: tuple[Cause, Mapping[str, JudgedCall]]) -> tuple[bool, int, int, int]:
+        cause, affected = item
+        unexpected = cause.verdict is not Verdict.EXPECTED
+        times = sum(each.count for each in affected.values())
+        return unexpected, len(affected.keys() - known), len(affected), times
+
+    while left:
+        first = max(left, key=urgency)
+        left.remove(first)
+        yield _cause(*first, clauses, len(first[1].keys() - known))
+        known |= first[1].keys()
+
+
 def _cause(
-    cause: Cause, clauses: Mapping[str, Clause], calls: Mapping[str, JudgedCall]
+    cause: Cause, affected: Mapping[str, JudgedCall], clauses: Mapping[str, Clause], further: int
 ) -> documents.ReplayCause:
-    affected = [calls[unit] for unit in dict.fromkeys(each.key.unit for each in cause.results)]
-    most = max(affected, key=lambda each: each.count)
+    most = max(affected.values(), key=lambda each: each.count)
     return documents.ReplayCause(
         clean(sentence(cause)), clean(todo(cause, clauses)), cause.verdict.value,
-        len(affected), sum(each.count for each in affected), clean(most.line), clean(most.module),
-        _cleaned(cause.example.key),
+        len(affected), further, sum(each.count for each in affected.values()),
+        clean(most.line), clean(most.module), _cleaned(cause.example.key),
     )  # fmt: skip
-
-
-def _first_to_fix(cause: documents.ReplayCause) -> tuple[bool, int, int]:
-    return cause.verdict == Verdict.EXPECTED.value, -cause.calls, -cause.times
 
 
 def _worst(of_call: Mapping[str, Iterable[CellResult]]) -> documents.WorstError | None:
@@ -105,7 +126,8 @@ def _worst(of_call: Mapping[str, Iterable[CellResult]]) -> documents.WorstError 
         (result.worst_error, result)
         for results in of_call.values()
         for result in results
-        if result.worst_error is not None
+        # Other clauses compare with other operands, of any size, than those of the recorded ranges.
+        if result.worst_error is not None and result.key.clause == _VALUES
     ]
     if not errors:
         return None

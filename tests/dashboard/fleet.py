@@ -12,7 +12,7 @@ import msgspec
 
 from conformance.contract import LEVELS, load
 from devices.cell import CellKey, Outcome, Seen, Verdict
-from devices.failure import Geometry
+from devices.failure import Geometry, Kind
 from reports.calls import CallOutcome, JudgedCall, outcome_of, write_calls
 from reports.model import CellResult, PlanDocument, fold
 from reports.run import write_run
@@ -249,7 +249,7 @@ CALLS = (
 
 
 def replay(folder: Path, program: str = "python train.py", day: int = 5) -> Path:
-    """A replay in which three calls are wrong for one reason, one crashes, one is missing, and two are right."""
+    """A replay in which three calls are wrong for one reason, and one of them for another too; one crashes, one is missing, and two are right."""
     first, second, right, missing, crashed, third, odd = (cell(VALUES, name) for name, *_ in CALLS)
     told = [
         failing(first, worst_error=0.25),
@@ -257,12 +257,14 @@ def replay(folder: Path, program: str = "python train.py", day: int = 5) -> Path
         failing(third, worst_error=0.125),
         failing(missing, Outcome.UNSUPPORTED, message="not implemented", worst_error=None, failure=None),
         failing(crashed, Outcome.CRASH, message="died: SIGSEGV", worst_error=None),
+        failing(cell("layout.output_strides", first.unit), worst_error=1e9,
+                failure=failure("other strides", kind=Kind.STRIDES, layout="transposed+offset")),
     ]  # fmt: skip
-    cells = [first, second, right, missing, crashed, third, odd]
+    cells = [*dict.fromkeys([first, second, right, missing, crashed, third, odd, told[-1].key])]
     families = {first.unit: "matmul", second.unit: "pointwise", third.unit: "movement"}
     plan = {"plan": "replay", "families": families}
     write(folder, "gamma", cells, *told, day=day, plan=plan)
-    of_call = {each.key.unit: [each] for each in told}
+    of_call = {each.key.unit: [each] for each in reversed(told)}
     judged = []
     for name, count, line, module in CALLS:
         outcome, deciding = outcome_of(of_call.get(name, [passed(cell(VALUES, name))]))
