@@ -1,12 +1,16 @@
 """Records which aten overloads and which of torch's functions one training step of each of some 150 public models calls, and
 how often: the weights of ``conform coverage`` and of the causes in a report.
 
-``python -m benchmarks.training_runs -o conformance/coverage/weights.json`` writes the file again. The models are those of
+``python -m benchmarks.training_runs -o reports/weights.json`` writes the file again. The models are those of
 ``training_models.toml``, as far as the installed ``timm``, ``transformers`` and ``torchvision`` have them. Their weights are
 random, so nothing is downloaded. Models of language have two layers instead of their number of layers: the overloads are the
 same, the number of calls is lower.
 
-A step is a forward and a backward pass in float32 on the CPU, without an optimizer.
+A step is a forward and a backward pass in float32 on the CPU, without an optimizer. It is made twice, because a mode that
+sees the functions would change which overloads they call.
+
+A listed model that cannot be recorded is named in the file and on stderr, with the reason, and the command ends with exit code
+1: the file is written, and its weights lack this model.
 """
 
 from __future__ import annotations
@@ -19,8 +23,7 @@ import sys
 import time
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import nullcontext, suppress
+from collections.abc import Callable, Iterator, Sequence
 from importlib import import_module, metadata
 from pathlib import Path
 from typing import Any
@@ -29,8 +32,7 @@ import msgspec
 import torch
 from torch.overrides import TorchFunctionMode, resolve_name
 
-from conformance.coverage.measuring import Watching
-from opinfo.torch_private import FakeTensorMode
+from conformance.coverage.observer import observed_calls
 
 
 class Package(msgspec.Struct, forbid_unknown_fields=True):
@@ -175,77 +177,75 @@ class Functions(TorchFunctionMode):
 _DUNDER = re.compile(r"^__i?(\w+?)__$")
 
 
-def calls_of(make: Callable[[str], Step], name: str, *, fake: bool) -> Calls:
-    """Returns how often a training step of a model calls each overload and each function. A ``fake`` step computes no
-    values."""
-    found: Calls = Counter(), Counter()
-    with FakeTensorMode() if fake else nullcontext():
-        step = make(name)
-        with Functions(found[1]), Watching(lambda name: found[0].update((name,))):
-            step().backward()
-    return found
-
-
-def recorded_model(package: str, name: str) -> Calls:
-    """Returns the calls of a model of a package. Models of images are large, so their values are computed only if the model
-    reads some."""
-    make = MAKERS[package]
+def calls_of(make: Callable[[str], Step], name: str) -> Calls:
+    """Returns how often a training step of a model calls each overload and each function."""
     torch.manual_seed(0)
-    if package != "transformers":
-        with suppress(Exception):
-            return calls_of(make, name, fake=True)
-    return calls_of(make, name, fake=False)
+    step = make(name)
+    functions: Counter[str] = Counter()
+    with observed_calls() as overloads:
+        step().backward()
+    with Functions(functions):
+        step().backward()
+    return Counter(overloads), functions
 
 
-def recorded() -> Iterator[tuple[str, Calls]]:
-    """Yields each model that can be recorded, with its calls."""
+def recorded(failed: dict[str, str]) -> Iterator[tuple[str, Calls]]:
+    """Yields each model that can be recorded, with its calls. Adds each other listed model to ``failed``, with the reason."""
     for package, listed in MODELS.items():
         for name in listed.models:
-            started = time.perf_counter()
+            model, started = f"{package}:{name}", time.perf_counter()
             try:
-                found = recorded_model(package, name)
+                found = calls_of(MAKERS[package], name)
             except (
                 Exception
-            ) as error:  # another version of the package: the model is named and left out
-                print(
-                    f"left out: {package}:{name}: {type(error).__name__}: {error}"[:300],
-                    file=sys.stderr,
-                )
+            ) as error:  # such as a model that this version of the package no longer has
+                failed[model] = f"{type(error).__name__}: {error}"[:300]
+                print(f"left out: {model}: {failed[model]}", file=sys.stderr, flush=True)
                 continue
-            print(
-                f"{package}:{name}: {len(found[0])} overloads, {time.perf_counter() - started:.1f} s",
-                flush=True,
-            )
-            yield f"{package}:{name}", found
+            seconds = time.perf_counter() - started
+            print(f"{model}: {len(found[0])} overloads, {seconds:.1f} s", flush=True)
+            yield model, found
             gc.collect()
 
 
-def main() -> None:
-    """Writes the table."""
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Writes the table. Returns 1 if a listed model could not be recorded."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("-o", "--output", type=Path, required=True)
-    output = parser.parse_args().output
+    output = parser.parse_args(arguments).output
     warnings.simplefilter("ignore")
     torch.set_num_threads(2)
-    models: dict[str, Calls] = dict(recorded())
+    failed: dict[str, str] = {}
+    models: dict[str, Calls] = dict(recorded(failed))
     head = {
         "source": "one training step (forward and backward, float32, CPU) of each model, recorded by benchmarks/training_runs.py",
         "torch": str(torch.__version__).partition("+")[0],
         "packages": {
-            package: {
-                "version": metadata.version(package).partition("+")[0],
-                "licence": listed.licence,
-            }
+            package: {"version": version_of(package), "licence": listed.licence}
             for package, listed in MODELS.items()
         },
         "models": sorted(models),
+        "left_out": sorted(failed),
     }
     text = json.dumps(head, indent=2)[:-2]
     for number, kind in enumerate(("overloads", "functions")):
         text += f',\n  "{kind}": {{\n{table_of([each[number] for each in models.values()])}\n  }}'
     output.write_text(f"{text}\n}}\n", encoding="utf-8")
+    listed_models = len(models) + len(failed)
+    print(
+        f"{len(models)} of {listed_models} models recorded, {len(failed)} left out", file=sys.stderr
+    )
+    return 1 if failed else 0
+
+
+def version_of(package: str) -> str:
+    """Returns the version of an installed package; an empty text if it is not installed."""
+    try:
+        return metadata.version(package).partition("+")[0]
+    except metadata.PackageNotFoundError:
+        return ""
 
 
 def table_of(models: list[Counter[str]]) -> str:
@@ -258,4 +258,4 @@ def table_of(models: list[Counter[str]]) -> str:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -179,6 +179,12 @@ def schema_of(overload: Any) -> Any:
     return overload._schema
 
 
+def schema_named(overload: str) -> Any:
+    """Returns the schema of an overload by its full name, such as ``aten::add.Tensor``."""
+    name, _, suffix = overload.partition(".")
+    return torch._C._get_schema(name, suffix)
+
+
 def import_backends() -> None:
     """Imports the backends that are installed as entry points ``torch.backends``, as ``import torch`` does. Raises
     RuntimeError."""

@@ -65,10 +65,10 @@ def _coverage(run: Path | None, device: str | None, descriptor: Path | None) -> 
     from conformance.coverage.calls import call_map
     from conformance.coverage.kernels import own_kernels
     from conformance.coverage.states import Coverage, cells_of, rows_of
-    from conformance.coverage.weights import weights
     from conformance.plan.selection import find_descriptor
     from opinfo.device import open_device
     from reports.run import load_run
+    from reports.weights import weights
 
     cells = None
     if run is not None:
@@ -88,7 +88,9 @@ def _coverage(run: Path | None, device: str | None, descriptor: Path | None) -> 
     own, on_cpu = own_kernels(described.torch_type), own_kernels("cpu")
     rows = rows_of(own, on_cpu, calls, table, cells)
     version = str(torch.__version__).partition("+")[0]
-    return Coverage(described.name, version, calls.torch, len(table.models), rows)
+    return Coverage(
+        described.name, version, calls.torch, len(table.models), len(table.left_out), rows
+    )
 
 
 def _head(found: Coverage) -> dict[str, object]:
@@ -98,6 +100,7 @@ def _head(found: Coverage) -> dict[str, object]:
         "torch": found.torch,
         "measured_with": found.measured_with,
         "models": found.weighed,
+        "models_left_out": found.left_out,
         "counts": {str(state): count for state, count in found.counts.items()},
         "users": {"judged": judged, "all": met},
     }
@@ -115,6 +118,10 @@ def _show(found: Coverage, rows: Sequence[Row], *, whole: bool) -> None:
     click.echo(
         f"of {number(met, 'overload')} with a kernel that programs reach with strided tensors, {judged:,} are judged ({share:.1%})"
     )
+    if found.left_out:
+        click.echo(
+            f"weights: {number(found.weighed, 'public model')}; {found.left_out:,} more could not be recorded, and what they call is not counted"
+        )
     if found.torch != found.measured_with:
         click.echo(
             f"the calls were measured with torch {found.measured_with}: another version may dispatch them to other overloads"

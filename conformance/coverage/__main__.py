@@ -1,5 +1,5 @@
 """Writes ``calls.json``, the map from the suite's calls to overloads of aten: ``python -m conformance.coverage``. It takes some
-ten minutes of one core."""
+ten minutes of two cores."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ def main() -> None:
         keep_scratch_in(Path(folder))
         os.chdir(folder)  # cases may write files
         try:
-            found = measured(say=lambda line: print(line, file=sys.stderr, flush=True))
+            found = measured(say=lambda line: print(line, file=sys.stderr, flush=True), processes=2)
         finally:
             os.chdir(here)
             delete_scratch(Path(folder))
-    write_whole(CALLS_FILE, encoded(found.result(), found.cases))
+    write_whole(CALLS_FILE, encoded(found.result(), found.found.cases))
 
 
 if __name__ == "__main__":

@@ -29,10 +29,12 @@ class JudgedBy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What counts as a judgement of an overload.
 
     ``clauses`` are those whose judges compare the values that a call of an op computes, or the tensors that it writes to;
-    ``cases`` lists the overloads that cases judge.
+    ``values_free`` has globs of the overloads whose result has no values of its own, and ``cases`` lists the overloads that
+    cases judge.
     """
 
     clauses: tuple[str, ...]
+    values_free: tuple[str, ...]
     cases: tuple[JudgedByCases, ...]
 
     def takes(self, clause: str, overload: str) -> bool:
@@ -46,12 +48,14 @@ class JudgedBy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class CallMap(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The overloads to which the suite's calls dispatch below autograd and autocast.
 
-    ``judged`` has them by cell without its dtype, such as ``layout.values::add``: the overloads that the judged calls of an
-    op, or a case, called. ``reached`` has for each other overload that the suite called some of the cells that did.
+    ``units`` has what was measured: ops, and cases with their clause, such as ``optim.foreach::add``. ``judged`` has the
+    overloads by cell without its dtype, such as ``layout.values::add``: those whose results the cell's verdict depends on.
+    ``reached`` has for each other overload that the suite called some of the cells that did.
     """
 
     torch: str
     plan: str
+    units: tuple[str, ...]
     judged: Mapping[str, tuple[str, ...]]
     reached: Mapping[str, tuple[str, ...]]
 
@@ -72,10 +76,12 @@ class CallMap(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 class _File(msgspec.Struct, forbid_unknown_fields=True):
     """The map as it is written: names without ``aten::``, and one entry for the clauses of an op with the same calls.
-    Overloads, and the clauses of an entry, are listed once and then referred to by their number."""
+    Overloads, and the clauses of an entry, are listed once and then referred to by their number. ``nothing`` has the units
+    that judge no overload; the others are keys of ``ops`` and ``cases``."""
 
     torch: str
     plan: str
+    nothing: list[str]
     overloads: list[str]
     clauses: list[str]  # several, separated by blanks
     ops: dict[str, dict[int, str]]  # op, number of its clauses, numbers of overloads
@@ -111,7 +117,8 @@ def decoded(text: bytes) -> CallMap:
     }
     judged |= {case: named(numbers) for case, numbers in file.cases.items()}
     reached = {f"aten::{name}": tuple(cells.split()) for name, cells in file.reached.items()}
-    return CallMap(file.torch, file.plan, judged, reached)
+    units = tuple(sorted((*file.nothing, *file.ops, *file.cases)))
+    return CallMap(file.torch, file.plan, units, judged, reached)
 
 
 def encoded(calls: CallMap, cases: Collection[str]) -> bytes:
@@ -132,6 +139,7 @@ def encoded(calls: CallMap, cases: Collection[str]) -> bytes:
     file = _File(
         calls.torch,
         calls.plan,
+        sorted({*calls.units} - {*by_op} - {*cases}),
         [name.removeprefix("aten::") for name in every],
         groups,
         {

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import warnings
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, field
+from multiprocessing import get_context
 from typing import Final
 
 import torch
@@ -15,11 +19,14 @@ from conformance.checks.cells import Recorder
 from conformance.checks.ops.context import OpContext, run_checks
 from conformance.contract import load
 from conformance.coverage.calls import MOST_REACHING, CallMap, judged_by
-from conformance.coverage.measuring import Noted, Watching
+from conformance.coverage.dataflow import returns_or_writes_tensors
+from conformance.coverage.measuring import Noted
+from conformance.coverage.observer import Observer
 from conformance.plan.planner import make_plan, torch_build, undeclared_clauses
 from conformance.plan.selection import Item, items_of
 from conformance.suites import find_case, planned_op_checks, suite_of
 from devices import registry
+from devices.cell import Outcome
 from devices.files import cache_root
 from opinfo.axes import samples_of
 from opinfo.axes.acceptance_cache import kept_in
@@ -37,8 +44,27 @@ _DEVICE: Final = "cpu"
 _LEFT_OUT: Final = frozenset({"compile", "distributed", "profiler", "size"})
 
 
+@dataclass(slots=True)
+class Measured:
+    """The calls of some items: by cell the overloads that it judges, by overload some cells that reach it, and the cells that
+    are cases. ``units`` has the ops, and the cases of clauses that may judge, whether they judge anything or not."""
+
+    judged: dict[str, set[str]] = field(default_factory=dict)
+    reached: dict[str, list[str]] = field(default_factory=dict)
+    cases: set[str] = field(default_factory=set)
+    units: set[str] = field(default_factory=set)
+
+    def judge(self, cell: str, overloads: Collection[str]) -> None:
+        self.judged.setdefault(cell, set()).update(overloads)
+
+    def reach(self, overload: str, cell: str) -> None:
+        cells = self.reached.setdefault(overload, [])
+        if len(cells) < MOST_REACHING and cell not in cells:
+            cells.append(cell)
+
+
 class Measurement:
-    """The calls of the items that were measured so far."""
+    """Measures items of the plan. ``found`` has the calls of the items that were measured so far."""
 
     def __init__(self) -> None:
         limit_threads()
@@ -48,9 +74,8 @@ class Measurement:
         self._checks = planned_op_checks(self._contract)
         self._undeclared = undeclared_clauses(self._descriptor, self._contract)
         self._cases, self._targets = covering_set().cases[:1], covering_set().targets[:1]
-        self.judged: dict[str, set[str]] = {}
-        self.reached: dict[str, list[str]] = {}
-        self.cases: set[str] = set()
+        self._observer = Observer()
+        self.found = Measured()
 
     def items(self) -> list[Item]:
         """Returns the items of the plan: of ops the clauses that judge values, and the cases that run in this process."""
@@ -82,6 +107,8 @@ class Measurement:
 
     def measure(self, item: Item) -> None:
         """Runs an item and adds the calls that it makes to the calls measured so far."""
+        if (unit := unit_of(item)) is not None:
+            self.found.units.add(unit)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             if item.is_case:
@@ -92,19 +119,40 @@ class Measurement:
                 self._measure_op(item)
 
     def _measure_case(self, case: BehaviourCase) -> None:
-        cell, seen = case.cell, set[str]()
-        recorder = Recorder(cell.unit, cell.dtype, (case.clause,), {}, variant=cell.variant)
-        with Watching(seen.add):
-            run_case(case, recorder.cells[case.clause], self._device, DeviceLocator(_DEVICE, ""))
-        name, taken = f"{case.clause}::{cell.unit}", set[str]()
-        for overload in seen:
-            if judged_by().takes(case.clause, overload):
+        name = f"{case.clause}::{case.cell.unit}"
+        with self._observer.on():
+            passed = self._passes(case)
+            calls = Counter(call.overload for call in self._observer.take())
+        taken = set()
+        for overload, times in sorted(calls.items()):
+            named = passed and judged_by().takes(case.clause, overload)
+            if named and self._decides(case, overload, times):
                 taken.add(overload)
-            else:
-                self._reach(overload, name)
+            elif overload.startswith("aten::"):
+                self.found.reach(overload, name)
         if taken:
-            self.cases.add(name)
-            self.judged.setdefault(name, set()).update(taken)
+            self.found.cases.add(name)
+            self.found.judge(name, taken)
+
+    def _passes(self, case: BehaviourCase) -> bool:
+        recorder = Recorder(
+            case.cell.unit, case.cell.dtype, (case.clause,), {}, variant=case.cell.variant
+        )
+        record = recorder.cells[case.clause]
+        run_case(case, record, self._device, DeviceLocator(_DEVICE, ""))
+        return record.outcome() is Outcome.PASS
+
+    def _decides(self, case: BehaviourCase, overload: str, times: int) -> bool:
+        """Returns True if a case that passes does not pass once the results of an overload are replaced: those of all its
+        calls, of the first one, or of the last one. On the CPU the expected value may come from the same overload, and then
+        the same fault in both goes unnoticed. A result that is a number cannot be replaced; it decides."""
+        if not returns_or_writes_tensors(overload):
+            return True
+        for which in (-1, 0, times - 1):
+            with self._observer.on(), self._observer.spoiling(overload, which):
+                if not self._passes(case):
+                    return True
+        return False
 
     def _measure_op(self, item: Item) -> None:
         op, dtype, spec = DATABASE.subjects()[item.unit], item.dtype, self._spec
@@ -117,11 +165,11 @@ class Measurement:
             decisions = kept_in(cache_root(), op.id, dtype)
             samples = samples_of(op, dtype, spec.samples, declared, drawn, decisions)
         cache = ReferenceCache(cache_root(), torch_build(), _DEVICE, f"{op.id}-{dtype}")
-        noted, strides = Noted(), StrideReference(_DEVICE, cache)
+        noted, strides = Noted(self._observer), StrideReference(_DEVICE, cache)
         about = (op, dtype, traits, samples, self._device, strides, recorder, known)
         # An overload depends on the arguments, not on the layout: the first layout of inputs and targets is enough.
         context = OpContext(*about, noted, noted.mode, self._cases, self._targets)
-        with Watching(noted.note):
+        with self._observer.on():
             run_checks(context, self._checks, self._budget)
         forget_dispatches()
         # Of a result whose values are free, the judges compare only the shape and the dtype.
@@ -129,26 +177,41 @@ class Measurement:
         for clause, overloads in noted.judged.items():
             name = f"{clause}::{op.id}"
             if clause in compared and overloads:
-                self.judged.setdefault(name, set()).update(overloads)
+                self.found.judge(name, overloads)
             else:
                 noted.reached.update(overloads)
         for overload in noted.reached:
-            self._reach(overload, f"{item.clauses[0]}::{op.id}")
+            self.found.reach(overload, f"{item.clauses[0]}::{op.id}")
 
     def _budget(self, check: OpCheck) -> int | None:
         return check.most_samples(more=self._spec.more_cases, whole=self._spec.whole)
 
-    def _reach(self, overload: str, cell: str) -> None:
-        cells = self.reached.setdefault(overload, [])
-        if len(cells) < MOST_REACHING and cell not in cells:
-            cells.append(cell)
+    def add(self, part: Measured) -> None:
+        """Adds the calls of items that another process measured."""
+        for cell, overloads in part.judged.items():
+            self.found.judge(cell, overloads)
+        for overload, cells in part.reached.items():
+            for cell in cells:
+                self.found.reach(overload, cell)
+        self.found.cases |= part.cases
+        self.found.units |= part.units
 
     def result(self) -> CallMap:
         """Returns the map."""
-        judged = {cell: tuple(sorted(each)) for cell, each in self.judged.items()}
+        judged = {cell: tuple(sorted(each)) for cell, each in self.found.judged.items()}
         known = {overload for each in judged.values() for overload in each}
-        reached = {name: tuple(each) for name, each in self.reached.items() if name not in known}
-        return CallMap(str(torch.__version__).partition("+")[0], PLAN, judged, reached)
+        reached = {n: tuple(each) for n, each in self.found.reached.items() if n not in known}
+        units = tuple(sorted(self.found.units))
+        return CallMap(str(torch.__version__).partition("+")[0], PLAN, units, judged, reached)
+
+
+def unit_of(item: Item) -> str | None:
+    """Returns the name of an item in the list of what was measured: the op, or the clause and the case; None for a case whose
+    clause judges no kernel."""
+    if not item.is_case:
+        return item.unit
+    clauses = {clause for entry in judged_by().cases for clause in entry.clauses}
+    return next((f"{c}::{item.unit}" for c in item.clauses if c in clauses), None)
 
 
 def _is_plain(item: Item) -> bool:
@@ -161,13 +224,35 @@ def _is_plain(item: Item) -> bool:
 
 
 def measured(
-    units: Collection[str] = (), say: Callable[[str], None] = lambda line: None
+    units: Collection[str] = (),
+    say: Callable[[str], None] = lambda line: None,
+    processes: int = 1,
 ) -> Measurement:
     """Returns the calls of some ops and cases by their names; of all if ``units`` is empty."""
     found = Measurement()
     items = [item for item in found.items() if not units or item.unit in units]
-    for number, item in enumerate(items, 1):
-        if number % 100 == 0:
-            say(f"{number:,} of {len(items):,} items")
-        found.measure(item)
+    if processes == 1:
+        for item in items:
+            found.measure(item)
+        return found
+    # Not forked: torch has threads by now.
+    with ProcessPoolExecutor(processes, get_context("spawn"), _begin_worker) as pool:
+        for number, part in enumerate(pool.map(_measure_in_worker, items, chunksize=4), 1):
+            found.add(part)
+            if number % 100 == 0:
+                say(f"{number:,} of {len(items):,} items")
     return found
+
+
+_worker: Measurement
+
+
+def _begin_worker() -> None:
+    global _worker
+    _worker = Measurement()
+
+
+def _measure_in_worker(item: Item) -> Measured:
+    _worker.found = Measured()
+    _worker.measure(item)
+    return _worker.found

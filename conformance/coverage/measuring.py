@@ -1,80 +1,89 @@
-"""Measures to which aten overloads the suite's calls dispatch: runs the checks of ops and the cases in this process, and notes
-each overload that reaches the dispatcher below autograd and autocast."""
+"""Measures which aten overloads the verdicts of the suite depend on: tells the calls under judgement from all else that the
+checks of an op call, and follows their results to what the judges read."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from functools import wraps
+from fnmatch import fnmatchcase
+from functools import cache, wraps
 from typing import Any, Final
 
-from torch.utils._python_dispatch import TorchDispatchMode
+import torch
+from torch.utils._pytree import tree_leaves
 
 from conformance.checks.call_hooks import Guard
 from conformance.checks.cells import CellRecord
 from conformance.checks.ops.modes import Mode
+from conformance.coverage.calls import judged_by
+from conformance.coverage.dataflow import LoggedCall, used
+from conformance.coverage.observer import Observer
 from devices.cell import CallKey
-from opinfo.torch_private import running_sequence_number, schema_of
 
 _SPACE: Final = "aten::"
 
-
-def name_of(overload: Any) -> str:
-    """Returns the full name of an overload in ``torch.ops``, such as ``aten::add.Tensor`` and ``aten::relu``."""
-    schema = schema_of(overload)
-    return f"{schema.name}.{schema.overload_name}".rstrip(".")
+#: Marks in the observer's log: a call whose result is judged begins, the function under test begins and ends, it returned
+#: no tensor, and judging begins.
+_CALL, _FUNCTION, _RETURNED, _NUMBER, _JUDGING = "call", "function", "returned", "number", "judging"
 
 
 class Noted(Guard):
     """A guard of the checks of an op that says in which of three states they are: a call is made whose result is judged,
-    its result is judged, or anything else is done.
+    its result is judged, or anything else is done. The observer must be on.
 
-    ``judged`` has the overloads of the calls by clause, ``reached`` those that anything else called.
+    ``judged`` has by clause the overloads that judged calls called, and whose results the judges read, directly or through
+    the results of other calls. ``reached`` has those that anything else called.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, observer: Observer) -> None:
         self.judged: dict[str, set[str]] = {}
         self.reached: set[str] = set()
-        self._clauses: tuple[str, ...] = ()
-        self._made: set[str] = set()
-        self._calls = 0  # nested calls of the function under test
+        self._observer = observer
+        self._clauses: list[str] = []  # that judged the result of the current call
 
     def begin(
         self, group: Sequence[str], records: Sequence[CellRecord], at_least: float = 0.0
     ) -> None:
-        self._forget()
+        self._settle()
 
     def call(self, call: CallKey, clauses: Collection[str] = ()) -> bool:
-        self._forget()
-        self._clauses = tuple(clauses)
+        self._settle()
+        if clauses:
+            self._observer.mark(_CALL)
         return True
 
     def judging(self, clause: str) -> None:
-        self.judged.setdefault(clause, set()).update(self._made)
-        self._clauses = ()
+        self._observer.mark(_JUDGING)
+        self._clauses.append(clause)
 
     def end(self) -> None:
-        self._forget()
+        self._settle()
 
-    def _forget(self) -> None:
-        self._made, self._clauses = set(), ()
-
-    def note(self, overload: str) -> None:
-        """Notes an overload that reached the dispatcher."""
-        if self._clauses and (self._calls or running_sequence_number() is not None):
-            self._made.add(overload)
-        else:
-            self.reached.add(overload)
+    def _settle(self) -> None:
+        """Adds the calls since the last call under judgement began: now all that reads its result is known."""
+        log = self._observer.take()
+        judged = {each for each in judged_calls(log) if sets_values(each)}
+        for clause in self._clauses:
+            self.judged.setdefault(clause, set()).update(judged)
+        self.reached.update(
+            each.overload
+            for each in log
+            if each.overload.startswith(_SPACE) and not (self._clauses and each.overload in judged)
+        )
+        self._clauses = []
 
     def noted(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Returns a function that calls ``function``, and while that runs counts as a call under judgement."""
 
         @wraps(function, updated=())
         def call(*args: Any, **kwargs: Any) -> Any:
-            self._calls += 1
+            self._observer.mark(_FUNCTION)
             try:
-                return function(*args, **kwargs)
+                found = function(*args, **kwargs)
+                if not any(isinstance(each, torch.Tensor) for each in tree_leaves(found)):
+                    self._observer.mark(_NUMBER)
+                return found
             finally:
-                self._calls -= 1
+                self._observer.mark(_RETURNED)
 
         return call
 
@@ -84,20 +93,27 @@ class Noted(Guard):
         return Mode("noted", self.noted)
 
 
-class Watching(TorchDispatchMode):
-    """A dispatch mode that passes the name of each overload of aten to a function."""
+def judged_calls(log: Sequence[LoggedCall]) -> set[str]:
+    """Returns the overloads of aten that the function under test or its backward called, and whose results were used."""
+    judged, depth, number = False, 0, False
+    calls: list[LoggedCall] = []
+    under_test: list[bool] = []
+    for each in log:
+        if each.overload:
+            calls.append(each)
+            under_test.append(judged and (depth > 0 or each.in_backward))
+        elif each.mark in (_CALL, _JUDGING):
+            judged = each.mark == _CALL
+        elif each.mark == _NUMBER:
+            number = True
+        else:
+            depth += 1 if each.mark == _FUNCTION else -1
+    found = used(calls, under_test, number=number)
+    return {each.overload for each in found if each.overload.startswith(_SPACE)}
 
-    def __init__(self, note: Callable[[str], None]) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self._note = note
-        self._names: dict[Any, str] = {}
 
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
-        name = self._names.get(func)
-        if name is None:
-            name = self._names[func] = name_of(func)
-        if name.startswith(_SPACE):
-            self._note(name)
-        return func(*args, **(kwargs or {}))
+@cache
+def sets_values(overload: str) -> bool:
+    """Returns False for an overload whose result has free values, such as ``aten::empty.memory_layout``: no check can find
+    them wrong."""
+    return not any(fnmatchcase(overload, glob) for glob in judged_by().values_free)

@@ -14,9 +14,9 @@ from msgspec.structs import replace
 from conformance.coverage.calls import MOST_REACHING, CallMap
 from conformance.coverage.kernels import is_shared
 from conformance.coverage.reasons import reason_for
-from conformance.coverage.weights import Weights
 from devices.cell import Outcome
 from reports.model import Run
+from reports.weights import Weights
 
 #: Outcomes for which a result of the call was compared.
 _COMPARED: Final = frozenset({Outcome.PASS, Outcome.FAIL})
@@ -57,12 +57,14 @@ class Row(msgspec.Struct, frozen=True):
 
 class Coverage(msgspec.Struct, frozen=True):
     """The overloads of a device, those that most models call first. ``measured_with`` is the version of torch with which the
-    calls were measured; ``weighed`` the number of models from which the weights come."""
+    calls were measured; ``weighed`` the number of models from which the weights come, and ``left_out`` the number of listed
+    models that could not be recorded."""
 
     device: str
     torch: str
     measured_with: str
     weighed: int
+    left_out: int
     overloads: tuple[Row, ...]
 
     @property

@@ -12,12 +12,13 @@ from reports.folder import RECORDING_FILE
 
 
 class OpenedRecording:
-    """A recording of any format. ``path`` is a file of the format of ``conform record``: the given one, or the one that
+    """A recording of any format. ``given`` is the name of the given file, and ``path`` is a file of the format of ``conform record``: the given one, or the one that
     :meth:`convert` writes."""
 
     def __init__(self, path: Path, name: str | None = None, *, backward: bool = False) -> None:
         """Reads a recording; with ``backward``, gradients of its calls are judged too. ``name`` is that of the format.
         Raises RecordingError if the file has no known format, or is damaged."""
+        self.given = path.name
         self.path, self._must_convert = path.absolute(), not is_own(path, name)
         if self._must_convert:
             recording = read(path, name)

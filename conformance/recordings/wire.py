@@ -125,11 +125,14 @@ class RecordedCall(msgspec.Struct, frozen=True, omit_defaults=True):
         return next(inexact, names[0] if names else "float32")
 
     @property
+    def place(self) -> Place:
+        """The place at which the program makes the call most often."""
+        return max(self.places, key=lambda each: each[1], default=(Place(), 0))[0]
+
+    @property
     def where(self) -> str:
         """The place at which the program makes the call most often, such as ``file.py:12 (Net.layers.0)``."""
-        if not self.places:
-            return ""
-        place, _ = max(self.places, key=lambda each: each[1])
+        place = self.place
         return f"{place.line} ({place.module})" if place.module else place.line
 
 

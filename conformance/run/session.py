@@ -28,14 +28,13 @@ from conformance.checks.scratch import delete_scratch
 from conformance.contract import Contract, load
 from conformance.contract.bugs import bugs
 from conformance.contract.levels import stated
-from conformance.coverage.weights import use_of
 from conformance.onboarding.questions import Question, ask
 from conformance.plan import planner, selection, usage
 from conformance.plan.options import Request
 from conformance.plan.selection import Item, Machine, item_of, items_of
 from conformance.recordings.fidelity import fidelity_of
 from conformance.recordings.opening import OpenedRecording
-from conformance.recordings.outcomes import judge_calls, keep_recording, lines_of, write_calls
+from conformance.recordings.outcomes import judge_calls, keep_recording, lines_of
 from conformance.run import progress
 from conformance.run.device_survey import surveyed
 from conformance.run.fork_client import ForkServer
@@ -67,11 +66,13 @@ from opinfo.device import Device, Survey, is_foreign, open_device
 from opinfo.plan import Plan, plan_spec
 from opinfo.samples import SEED
 from reports import model
+from reports.calls import write_calls
 from reports.failures import write_failures
 from reports.folder import RECORD_FILE
 from reports.gate import GateResult, gate, number
 from reports.model import CellResult, PlanDocument, Provenance, by_declaration
 from reports.run import write_run
+from reports.weights import use_of
 
 _RED: Final = frozenset(Outcome) - {Outcome.PASS, Outcome.NOT_RUN}
 _DEADLY: Final = (ExpectedOutcome.CRASH, ExpectedOutcome.HANG)
@@ -307,7 +308,7 @@ class Session:
         if self.partial:
             selected = {cell.unit for cell in self.selected}
             judged = [each for each in judged if each.call in selected]
-        write_calls(self.folder, judged)
+        write_calls(self.folder, judged, source.recording.header.command or recording.given)
         keep_recording(self.folder, recording.path)
         return (*lines_of(judged), *source.recording.header.lacks, str(fidelity_of(source)))
 

@@ -19,6 +19,7 @@ from typing import Any
 import msgspec
 
 from devices.cell import CellKey
+from reports.calls import CallOutcome
 from reports.dashboard.axes import Axis, keys
 from reports.gate import Level
 from reports.model import Clause, Exclusion, write_file
@@ -94,6 +95,57 @@ class Cause(msgspec.Struct, frozen=True):
     used: str = ""  # how many public models call the most used op; empty if none does
 
 
+class ReplayedCall(msgspec.Struct, frozen=True):
+    """A distinct call of a replayed program. ``times`` is how often the program makes it, ``line`` and ``module`` where it
+    makes it most often; they are empty if the recording does not say. ``cell`` is the cell that decides the outcome; None for
+    a call in whose cells no check fails, or that is not judged. ``expected`` is true if the manifest lists the failure."""
+
+    call: str
+    op: str
+    dtype: str
+    outcome: CallOutcome
+    times: int
+    line: str = ""
+    module: str = ""
+    why: str = ""
+    cell: CellKey | None = None
+    expected: bool = False
+
+
+class ReplayCause(msgspec.Struct, frozen=True):
+    """The reason why some calls of a replayed program fail: ``calls`` distinct calls, which the program makes ``times`` times.
+    ``further`` is the number of the distinct calls that no earlier cause in the list affects. ``line`` and ``module`` are the place of the call that it makes most often."""
+
+    sentence: str
+    todo: str
+    verdict: str
+    calls: int
+    further: int
+    times: int
+    line: str
+    module: str
+    example: CellKey
+
+
+class WorstError(msgspec.Struct, frozen=True):
+    """The call with the largest absolute error of ``layout.values``, whose operands are in the recorded ranges. ``error`` is a number as text, because it may be ``inf``."""
+
+    call: str
+    error: str
+    cell: CellKey
+
+
+class Replay(msgspec.Struct, frozen=True):
+    """The calls of a replayed program, the worst outcomes first, and their causes, in the order in which to fix them: first
+    those that the manifest does not list, and of these the one with most calls that no earlier one affects. ``program`` is the recorded command,
+    or the name of the recording's file."""
+
+    program: str
+    calls: list[ReplayedCall]
+    causes: list[ReplayCause]
+    worst: WorstError | None = None
+
+
 class RunDocument(msgspec.Struct, frozen=True):
     """The document of a run, ``v1/runs/<id>.json``. ``codes`` has one status letter for each cell of the run's axis."""
 
@@ -116,6 +168,7 @@ class RunDocument(msgspec.Struct, frozen=True):
     provisional: list[str] = []  # the clauses that do not gate
     levels: list[Level] = []  # none in a run of a suite that states none
     causes: list[Cause] = []  # of the cells that fail, the largest first
+    replay: Replay | None = None  # of a run of ``conform replay``
 
 
 class ContractDocument(msgspec.Struct, frozen=True):

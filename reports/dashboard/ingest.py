@@ -6,7 +6,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
@@ -23,6 +23,7 @@ from reports.causes import Cause, causes_of, unexpected
 from reports.dashboard import axes, documents
 from reports.dashboard.axes import Axis
 from reports.dashboard.geometry import Placement, laid_out, placement
+from reports.dashboard.replays import published
 from reports.gate import Level, levels_of, not_whole, nothing_checked, without_outcome
 from reports.junit import clean
 from reports.model import (
@@ -290,6 +291,7 @@ def _document(
     run, plan = read.run, read.run.plan
     origin = {name: each for name, each in asdict(run.provenance).items() if name not in _PRIVATE}
     origin["expectations"] = Path(run.provenance.expectations).name
+    causes = causes_of(run, _failing(read))
     return documents.RunDocument(
         format=documents.FORMAT,
         id=read.id,
@@ -309,7 +311,8 @@ def _document(
         exclusions=_cleaned(plan.exclusions, list[Exclusion]),
         manifest=manifest,
         levels=_cleaned(levels_of(run), list[Level]),
-        causes=_published_causes(read),
+        causes=_published_causes(read, causes),
+        replay=published(run, causes),
     )
 
 
@@ -319,14 +322,11 @@ def _failing(read: ReadRun) -> list[CellResult]:
     return [*unexpected(read.run), *expected]
 
 
-def _published_causes(read: ReadRun) -> list[documents.Cause]:
+def _published_causes(read: ReadRun, causes: Iterable[Cause]) -> list[documents.Cause]:
     """Returns the causes of all failing cells, including expected failures, in the form in which the site publishes
     them."""
     places = {result.key: place for place, result in read.not_passed.items()}
-    return [
-        _published_cause(cause, read.run.parsed.clauses, places)
-        for cause in causes_of(read.run, _failing(read))
-    ]
+    return [_published_cause(cause, read.run.parsed.clauses, places) for cause in causes]
 
 
 def _published_cause(

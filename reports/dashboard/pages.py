@@ -17,6 +17,10 @@ from reports.dashboard import documents, markup, svg
 from reports.dashboard.alarms import Alarm, alarm_of, urgency
 from reports.dashboard.axes import SHARDS, Axis, letters_in, slices
 from reports.dashboard.documents import DeviceDocument, RunDocument
+from reports.dashboard.replays import MEANING as MEANING_OF_CALLS
+from reports.dashboard.replays import SHAPE
+from reports.dashboard.replays import Page as Replayed
+from reports.dashboard.replays import pages_of as replays_of
 from reports.dashboard.series import Series, changed, counted, slug
 from reports.diff import MEANING, WORSE, Change, Changes
 from reports.diff import table as changes
@@ -88,6 +92,8 @@ def write(
     documents.write(folder / "assets" / "statuses.css", svg.style_sheet().encode())
     documents.write_script(folder, "site", site_data(site, series, devices, now))
     ops = _write_op_pages(folder, series, site, title)
+    replays = replays_of(series)
+    _write_replays(folder, replays, title)
     rows = [_row(each, document, site, now) for each, document in zip(series, devices)]
     levels = dict(sorted((each.level, each.title) for one in devices for each in one.levels))
     newest = max((each.latest for each in series), key=lambda run: run.id)
@@ -97,7 +103,7 @@ def write(
             "rows": rows, "families": _families(rows, site), "meaning": MEANING, "shown": SHOWN,
             "worse": WORSE, "fixed": Change.FIXED, "runs": len(site.runs),
             "levels": levels, "bar": svg.bar, "shown_causes": SHOWN_CAUSES,
-            "alarms": _alarms(rows, site),
+            "alarms": _alarms(rows, site), "replays": replays,
         },
         "grid": {}, "explore": {}, "cell": {}, "compare": {},
         "ops": {"series": series, "ops": ops},
@@ -211,6 +217,20 @@ def _faults(block: documents.Block, today: str) -> list[str]:
         "does not apply to this machine": not block.active,
     }
     return [fault for fault, holds in faults.items() if holds]
+
+
+# -- the page of each replayed program, which needs no scripts
+
+
+def _write_replays(folder: Path, replays: Sequence[Replayed], title: str) -> None:
+    """Writes ``replay/<slug>.html`` for each program that was replayed on a device, and removes the pages of others."""
+    for each in replays:
+        text = markup.render(
+            "replay.html", page="replay", root="../", site_title=title, replayed=each,
+            meaning=MEANING_OF_CALLS, shape=SHAPE,
+        )  # fmt: skip
+        documents.write(folder / "replay" / f"{each.slug}.html", text.encode("utf-8"))
+    documents.prune(folder / "replay", "*.html", {f"{each.slug}.html" for each in replays})
 
 
 # -- the page of each operator, which needs no scripts: every clause and dtype on every device

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from fnmatch import fnmatchcase
 from random import Random
 
@@ -11,34 +12,35 @@ import torch
 from conformance.contract import load
 from conformance.coverage.calls import CALLS_FILE, call_map, decoded, encoded, judged_by
 from conformance.coverage.kernels import overloads_of_aten, own_kernels
-from conformance.coverage.measure import measured
+from conformance.coverage.measure import Measurement, measured, unit_of
+from conformance.coverage.observer import observed_calls
 from conformance.coverage.reasons import reason_for, reasons
 from conformance.coverage.states import Coverage, State, rows_of
-from conformance.coverage.weights import weights
 from opinfo.overload_calls import CALLS, OF_INTEGERS, WITH_TARGETS
 from opinfo.overload_calls_nn import NETWORK_CALLS
+from reports.weights import weights
 
 pytestmark = pytest.mark.skipif(
     not str(torch.__version__).startswith(call_map().torch),
     reason=f"the map was measured with torch {call_map().torch}, and other versions have other overloads",
 )
 
-#: Ops of which each calls something else: one overload, a composite, a backward overload, out=, integers, a random one.
+#: Units of which each calls something else: a composite, a backward overload, integers, an op that torch's database lacks, one
+#: without values, and a case.
 FRESH = (
-    "add",
     "nn.functional.linear",
     "nn.functional.relu",
-    "cumsum",
     "gcd",
     "aten.bucketize.Scalar",
-    "randn_like",
+    "empty_like",
+    "mlp_fused",
 )
 
 
 @pytest.fixture(scope="module")
 def cpu() -> Coverage:
     own = own_kernels("cpu")
-    return Coverage("cpu", "", "", 0, rows_of(own, own, call_map(), weights()))
+    return Coverage("cpu", "", "", 0, 0, rows_of(own, own, call_map(), weights()))
 
 
 def test_each_overload_with_a_kernel_is_judged_or_has_a_reason(cpu: Coverage) -> None:
@@ -77,7 +79,7 @@ def test_the_map_names_overloads_and_clauses_that_exist() -> None:
 
 def test_the_file_of_the_map_is_as_it_would_be_written() -> None:
     calls = call_map()
-    cases = {cell for cell in calls.judged if cell.partition("::")[0] not in judged_by().clauses}
+    cases = {cell for cell in calls.judged if cell in calls.units}
     assert encoded(calls, cases) == CALLS_FILE.read_bytes()
     assert decoded(encoded(calls, cases)) == calls
 
@@ -101,14 +103,48 @@ def test_each_overload_with_calls_of_its_own_is_judged_by_them() -> None:
         assert any(f"::aten.{name}" in cell for cell in judging.get(f"aten::{name}", ())), name
 
 
-def same_as_measured(units: tuple[str, ...]) -> None:
-    found = measured(units).result().judged
-    kept = {c: each for c, each in call_map().judged.items() if c.partition("::")[2] in units}
-    assert found == kept
+def test_the_map_has_each_op_and_case_that_would_be_measured() -> None:
+    """If not, one was added or removed since: python -m conformance.coverage"""
+    planned = {unit for item in Measurement().items() if (unit := unit_of(item)) is not None}
+    measured_units = {*call_map().units}
+    assert sorted(planned - measured_units) == [], "not in calls.json: measure the map again"
+    assert sorted(measured_units - planned) == [], "only in calls.json: measure the map again"
+
+
+def same_as_measured(units: Collection[str]) -> None:
+    found = measured(units).result()
+    names = {*found.units}
+    assert names, "none of these ops and cases is in the plan"
+    kept = {
+        cell: overloads
+        for cell, overloads in call_map().judged.items()
+        if cell.partition("::")[2] in names or cell in names
+    }
+    assert found.judged == kept, "python -m conformance.coverage measures the map again"
+
+
+def test_the_map_of_some_ops_and_cases_is_fresh() -> None:
+    same_as_measured(FRESH)
 
 
 @pytest.mark.slow
-def test_the_map_is_fresh() -> None:
-    """If not: python -m conformance.coverage"""
-    ops = sorted({cell.partition("::")[2] for cell in call_map().judged})
-    same_as_measured((*FRESH, *Random(7).sample(ops, 60)))
+def test_the_map_of_many_ops_is_fresh() -> None:
+    """Drawn from the plan, so that an op that the map lacks is drawn too."""
+    planned = sorted(item.unit for item in Measurement().items() if not item.is_case)
+    same_as_measured(Random(7).sample(planned, 60))
+
+
+def test_torch_calls_what_is_said_to_be_called_inside_a_kernel_there() -> None:
+    """The fast path of an encoder layer, of which the suite judges the result."""
+    layer = torch.nn.TransformerEncoderLayer(8, 2, 16, batch_first=True, activation="gelu").eval()
+    x = torch.randn(2, 3, 8)
+    with torch.no_grad(), torch.autograd.profiler.profile() as profile:
+        layer(x)
+    with torch.no_grad(), observed_calls() as above_the_kernels:
+        layer(x)
+    assert "aten::_addmm_activation" in {event.name for event in profile.function_events}
+    assert "aten::_addmm_activation" not in above_the_kernels
+    assert "aten::_transformer_encoder_layer_fwd" in above_the_kernels
+    assert call_map().judging()["aten::_transformer_encoder_layer_fwd"]
+    reason = reason_for("aten::_addmm_activation")
+    assert reason is not None and "inside the kernel" in reason.why

@@ -10,14 +10,15 @@ from conformance.coverage import states
 from conformance.coverage.calls import CallMap, JudgedBy, JudgedByCases, decoded, encoded
 from conformance.coverage.reasons import Reason
 from conformance.coverage.states import Coverage, Row, State, cells_of, chosen, rows_of
-from conformance.coverage.weights import Package, Weight, Weights, use_of
 from devices.cell import CellKey, Outcome, Use
 from reports.run import write_run
+from reports.weights import Package, Weight, Weights, use_of
 from tests.reports.builders import ADD, BOUNDS, CONV, PROVENANCE, failed, passed, plan_document
 
 CALLS = CallMap(
     "2.13.0",
     "quick",
+    ("add", "optim.foreach::add", "optim.foreach::judges_nothing", "zeros"),
     {
         "layout.values::add": ("aten::add.Tensor",),
         "layout.variants::add": ("aten::add.Tensor", "aten::add.out"),
@@ -30,6 +31,7 @@ WEIGHTS = Weights(
     "2.13.0",
     {"zoo": Package("1.0", "MIT")},
     ("a", "b", "c"),
+    ("d",),
     {"aten::add.Tensor": Weight(3, 40), "aten::lost": Weight(2, 2)},
     {"add": Weight(3, 50), "nn.functional.pad": Weight(1, 1), "softmax": Weight(2, 7)},
 )
@@ -119,7 +121,7 @@ def test_the_share_counts_what_users_reach_and_the_device_has() -> None:
         Row("c", State.NEVER_CALLED, users=False),
         Row("d", State.MISSING),
     )
-    assert Coverage("cpu", "2.13.0", "2.13.0", 3, rows).met == (1, 2)
+    assert Coverage("cpu", "2.13.0", "2.13.0", 3, 0, rows).met == (1, 2)
 
 
 def test_a_map_is_read_as_it_was_written() -> None:
@@ -127,7 +129,7 @@ def test_a_map_is_read_as_it_was_written() -> None:
 
 
 def test_a_case_judges_only_the_overloads_that_are_listed_for_its_clause() -> None:
-    judged = JudgedBy((), (JudgedByCases(("optim.foreach",), ("aten::_foreach_*",)),))
+    judged = JudgedBy((), (), (JudgedByCases(("optim.foreach",), ("aten::_foreach_*",)),))
     assert judged.takes("optim.foreach", "aten::_foreach_add.List")
     assert not judged.takes("optim.foreach", "aten::zeros")
     assert not judged.takes("streams.wait", "aten::_foreach_add.List")

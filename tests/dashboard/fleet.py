@@ -12,7 +12,8 @@ import msgspec
 
 from conformance.contract import LEVELS, load
 from devices.cell import CellKey, Outcome, Seen, Verdict
-from devices.failure import Geometry
+from devices.failure import Geometry, Kind
+from reports.calls import CallOutcome, JudgedCall, outcome_of, write_calls
 from reports.model import CellResult, PlanDocument, fold
 from reports.run import write_run
 from tests.reports.builders import PROVENANCE, changed_result, failure
@@ -233,6 +234,48 @@ def hostile(folder: Path) -> Path:
             ],
         },
     )  # fmt: skip
+
+
+#: A replayed program: its calls with their counts and places.
+CALLS = (
+    ("mm.default~000001", 40, "net.py:7", "Net.first"),
+    ("relu.default~000002", 8, "net.py:8", "Net.first"),
+    ("add.Tensor~000003", 100, "net.py:9", ""),
+    ("sort.default~000004", 2, "", ""),
+    ("cos.default~000005", 5, "net.py:11", "Net.last"),
+    ("flip.default~000006", 3, "net.py:12", "Net.last"),
+    (MARKUP, 1, IMAGE, TEMPLATE),
+)
+
+
+def replay(folder: Path, program: str = "python train.py", day: int = 5) -> Path:
+    """A replay in which three calls are wrong for one reason, and one of them for another too; one crashes, one is missing, and two are right."""
+    first, second, right, missing, crashed, third, odd = (cell(VALUES, name) for name, *_ in CALLS)
+    told = [
+        failing(first, worst_error=0.25),
+        failing(second, worst_error=2.5),
+        failing(third, worst_error=0.125),
+        failing(missing, Outcome.UNSUPPORTED, message="not implemented", worst_error=None, failure=None),
+        failing(crashed, Outcome.CRASH, message="died: SIGSEGV", worst_error=None),
+        failing(cell("layout.output_strides", first.unit), worst_error=1e9,
+                failure=failure("other strides", kind=Kind.STRIDES, layout="transposed+offset")),
+    ]  # fmt: skip
+    cells = [*dict.fromkeys([first, second, right, missing, crashed, third, odd, told[-1].key])]
+    families = {first.unit: "matmul", second.unit: "pointwise", third.unit: "movement"}
+    plan = {"plan": "replay", "families": families}
+    write(folder, "gamma", cells, *told, day=day, plan=plan)
+    of_call = {each.key.unit: [each] for each in reversed(told)}
+    judged = []
+    for name, count, line, module in CALLS:
+        outcome, deciding = outcome_of(of_call.get(name, [passed(cell(VALUES, name))]))
+        why = deciding[0].message if name in of_call else ""
+        judged.append(
+            JudgedCall(name, f"aten.{name}", "float32", outcome, count, f"{line} ({module})", why, line=line, module=module)
+        )  # fmt: skip
+    order = list(CallOutcome)
+    judged.sort(key=lambda each: (order.index(each.outcome), -each.count))
+    write_calls(folder, judged, program)
+    return folder
 
 
 def fleet(folder: Path) -> list[Path]:

@@ -24,7 +24,7 @@ from conformance import contract
 from conformance.checks.cells import Recorder
 from conformance.checks.ops.context import OpContext, run_checks
 from conformance.plan.planner import undeclared_clauses, untried_with
-from conformance.recordings.outcomes import CallOutcome, JudgedCall, judge_calls
+from conformance.recordings.outcomes import judge_calls
 from conformance.recordings.recorder import CallRecorder
 from conformance.recordings.source import AtenCall, RecordedSource
 from conformance.run.item_report import verdict_of
@@ -41,6 +41,7 @@ from opinfo.plan import plan_spec
 from opinfo.reference import StrideReference, forget_dispatches
 from opinfo.samples import probe, seed_everything
 from opinfo.shared_memory import blocks_of
+from reports.calls import CallOutcome, JudgedCall
 from reports.model import CellResult
 from tests.mutation.items import device
 from tests.mutation.kernels import TOOLS, Result, drawn_fault, facts_of_calls

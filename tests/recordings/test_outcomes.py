@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from conformance.recordings.outcomes import CallOutcome, judge_calls, lines_of
+from conformance.recordings.outcomes import judge_calls, lines_of
 from conformance.recordings.wire import (
     FORMAT,
     Header,
@@ -17,6 +17,7 @@ from conformance.recordings.wire import (
     Recording,
 )
 from devices.cell import CellKey, Outcome, Verdict
+from reports.calls import CallOutcome
 from reports.model import CellResult
 
 CALL = RecordedCall(

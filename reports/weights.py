@@ -33,12 +33,14 @@ class Package(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 class Weights(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The table of weights, with its source. ``overloads`` are named as the dispatcher does, ``functions`` as torch's
-    database of ops does."""
+    database of ops does. ``left_out`` has the models that were listed and could not be recorded: what they call is not
+    counted."""
 
     source: str
     torch: str
     packages: Mapping[str, Package]
     models: tuple[str, ...]
+    left_out: tuple[str, ...]
     overloads: Mapping[str, Weight]
     functions: Mapping[str, Weight]
 
