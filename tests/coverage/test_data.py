@@ -65,8 +65,11 @@ def test_nearly_all_overloads_that_users_reach_are_judged(cpu: Coverage) -> None
 
 
 def test_each_overload_that_a_public_model_calls_is_judged(cpu: Coverage) -> None:
-    rest = [r.overload for r in cpu.overloads if r.models and r.state is not State.JUDGED]
-    assert rest == []
+    """Except those whose result has free values, of which other clauses judge what is not free."""
+    rest = [r for r in cpu.overloads if r.models and r.state is not State.JUDGED]
+    assert [
+        r.overload for r in rest if not r.reason.startswith("the values of its result are free")
+    ] == []
 
 
 def test_the_map_names_overloads_and_clauses_that_exist() -> None:
