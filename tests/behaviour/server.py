@@ -11,18 +11,18 @@ import os
 import select
 import signal
 import sys
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
+from conformance.checks.clock import Clock
 from conformance.run.fork_client import ForkServer
 from devices.cell import CellKey, Outcome
 
 CHECKOUT = Path(__file__).resolve().parents[2]
-LIMIT = 60.0  # seconds that a cell may take
+LIMIT = 60.0  # seconds that a cell may take, while it can run
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,24 +158,23 @@ def _forked(work: Callable[[IO[str]], None]) -> tuple[list[bytes], bool, int]:
             sys.stderr.flush()
             os._exit(code)
     os.close(writer)
-    lines, over = _lines(reader)
+    lines, over = _lines(reader, Clock(child))
     if over:
         os.kill(child, signal.SIGKILL)
     return lines, over, os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
-def _lines(reader: int) -> tuple[list[bytes], bool]:
+def _lines(reader: int, clock: Clock) -> tuple[list[bytes], bool]:
     """What a child tells until it ends, and whether its time was over first."""
-    held, end = b"", time.monotonic() + LIMIT
+    held = b""
     with os.fdopen(reader, "rb", buffering=0) as stream:
-        while True:
-            ready, _, _ = select.select([stream], [], [], max(end - time.monotonic(), 0))
-            if not ready:
-                return held.splitlines(), True
+        while clock.wait(lambda seconds: select.select([stream], [], [], seconds)[0], LIMIT):
             chunk = stream.read(1 << 16)
             if not chunk:
                 return held.splitlines(), False
-            held, end = held + chunk, time.monotonic() + LIMIT
+            held += chunk
+            clock.restart()
+    return held.splitlines(), True
 
 
 def _trial(
