@@ -20,6 +20,9 @@ ALSO = 3
 #: The prefix of the note of a cell that passed with remarks.
 NOTED = "noted: "
 
+#: The note of a cell in which nothing was checked and nothing went wrong.
+NO_CHECK = "no check was executed; a cell that checked nothing is an error, not a pass"
+
 #: The clauses that judge the values of an op's calls, and its variants (including out=).
 VALUES, VARIANTS = "layout.values", "layout.variants"
 
@@ -197,8 +200,7 @@ class CellRecord:
         if self.ambiguous:
             return Outcome.AMBIGUOUS, self.ambiguous[0]
         if not self.checks:
-            why = "no check was executed; a cell that checked nothing is an error, not a pass"
-            return Outcome.ERROR, why
+            return Outcome.ERROR, NO_CHECK
         return Outcome.PASS, f"{NOTED}{'; '.join(self.notes)}" if self.notes else ""
 
     def note(self, text: str) -> None:
