@@ -17,7 +17,7 @@ from conformance.plan.selection import Item
 from devices.cell import CallKey, CellKey, CellOutcome, Outcome, Verdict
 from devices.failure import Failure, Kind
 from devices.manifest import ExpectedOutcome
-from devices.verdicts import Matcher, judge_cell, judge_flaky
+from devices.verdicts import Matcher, judge_cell, judge_flaky, judge_parts
 from reports.model import CellResult
 
 #: Verdicts that make an item fail in pytest's eyes.
@@ -203,7 +203,12 @@ def fails_its_item(matcher: Matcher, found: CellOutcome, clause: Clause) -> bool
 def result_of(matcher: Matcher, found: CellOutcome) -> CellResult:
     """Returns the result of a cell for the results folder: its outcome, and the verdict on the outcome."""
     verdict, why = verdict_of(matcher, found)
-    return CellResult(found.cell, found.outcome, verdict, why, **found.facts())
+    facts = found.facts()
+    if found.rest is not None:
+        ran = frozenset(found.ran_layouts)
+        end, rest = judge_parts(matcher.expect(found.cell), found.observed, ran=ran)
+        facts["rest"] = msgspec.structs.replace(found.rest, ended=end.verdict, verdict=rest.verdict)
+    return CellResult(found.cell, found.outcome, verdict, why, **facts)
 
 
 # -- flaky cells: run again, and held to their pass rate

@@ -662,7 +662,7 @@ def test_the_start_of_a_run_deletes_old_journals_and_keeps_its_own(
 def test_a_cell_that_is_reported_again_is_counted_once() -> None:
     session = Session.__new__(Session)
     session.contract, session.matcher = contract.load(), Matcher(Manifest())
-    session.failing, session.outcomes = set(), {}
+    session.failing, session.ended, session.outcomes = set(), set(), {}
     session.asked = session.missed = session.shipped = 0
     crash = Lost(CELL, Outcome.CRASH, "the worker was killed by SIGSEGV")
     session._take(ItemReport((crash.as_outcome,)), "gw0")
