@@ -5,8 +5,9 @@ Patterns are compared for each of the keys clause, op, dtype and variant. An exa
 and a longer prefix is more specific than a shorter one; in a list, the most specific pattern that matches counts. A
 block is overridden by another block that is at least as specific in all four keys and more specific in at least one.
 The blocks that are not overridden decide what is expected of the cell. If these blocks expect different outcomes, they
-conflict. A block that expects a crash or a hang and a block that expects a failure do not: the first is about the end of
-the process, the second about the other checks of the cell.
+conflict. A block that expects a crash or a hang is about the end of the process; a block that expects a failure is about
+the other checks of the cell, and about the whole cell if it does not end its process. Two such blocks neither override
+each other nor conflict.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ class Expectation:
     layouts: frozenset[str] | None
     deciding: tuple[Block, ...]  # the blocks that are not overridden
     blocks: tuple[Block, ...]  # all that match and expect this outcome, the deciding ones first
-    overridden: tuple[Block, ...] = ()  # that match and expect another outcome
+    overridden: tuple[Block, ...] = ()  # that match, and that a deciding block overrides
     rest: Expectation | None = None
 
     @property
@@ -126,29 +127,31 @@ class Matcher:
             index
             for index, *own in ranks
             # A block decides unless another is as specific on every axis and more specific on one.
-            if not any(other != own and all(map(ge, other, own)) for _, *other in ranks)
+            if not any(
+                other != own
+                and all(map(ge, other, own))
+                and _same_part(blocks[index].outcome, blocks[by].outcome)
+                for by, *other in ranks
+            )
         }
         decide = tuple(block for index, block in blocks.items() if index in deciding)
         others = [block for index, block in blocks.items() if index not in deciding]
         every = tuple(blocks.values())
-        parts: dict[ExpectedOutcome, Expectation] = {}
-        for outcome in dict.fromkeys(block.outcome for block in decide):
+        for pair in combinations(decide, 2):
+            if pair[0].outcome is not pair[1].outcome and _same_part(*(p.outcome for p in pair)):
+                return Match(every, None, pair)
+        found: Expectation | None = None
+        # The other checks first, so that the end of the process has them as its ``rest``.
+        for outcome in sorted({block.outcome for block in decide}, key=ENDS.__contains__):
             own = [block for block in decide if block.outcome is outcome]
             agreeing = (*own, *(each for each in others if each.outcome is outcome))
             listed = [block.layouts for block in agreeing if block.layouts is not None]
             layouts = frozenset().union(*listed) if len(listed) == len(agreeing) else None
-            overridden = tuple(each for each in others if each.outcome is not outcome)
-            parts[outcome] = Expectation(outcome, layouts, tuple(own), agreeing, overridden)
-        ends = [part for outcome, part in parts.items() if outcome in ENDS]
-        rests = [part for outcome, part in parts.items() if outcome in RESTS]
-        if len(parts) == 2 and ends and rests:
-            end, rest = *ends, *rests
-            overridden = tuple(each for each in end.overridden if each not in rest.blocks)
-            return Match(every, replace(end, overridden=overridden, rest=rest))
-        if len(parts) == 1:
-            return Match(every, next(iter(parts.values())))
-        clash = next(pair for pair in combinations(decide, 2) if _clash(*pair))
-        return Match(every, None, clash)
+            found = Expectation(outcome, layouts, tuple(own), agreeing, (), found)
+        assert found is not None
+        counted = [block for part in found.parts for block in part.blocks]
+        overridden = tuple(each for each in others if each not in counted)
+        return Match(every, replace(found, overridden=overridden))
 
 
 #: The outcomes of a block that is about the end of the process, and of one that may be about the other checks.
@@ -158,10 +161,10 @@ RESTS: Final = frozenset(
 )
 
 
-def _clash(one: Block, other: Block) -> bool:
-    """Returns True if two blocks cannot both decide about a cell."""
-    outcomes = {one.outcome, other.outcome}
-    return len(outcomes) > 1 and not (outcomes & ENDS and outcomes & RESTS)
+def _same_part(one: ExpectedOutcome, other: ExpectedOutcome) -> bool:
+    """Returns True if blocks with these outcomes are about the same part of a cell. A flaky block is about the end of
+    the process, too, because it allows no crash."""
+    return not (one in ENDS and other in RESTS) and not (one in RESTS and other in ENDS)
 
 
 def any_matches(patterns: Iterable[str], name: str) -> bool:

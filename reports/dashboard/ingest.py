@@ -208,7 +208,8 @@ def _matched(read: ReadRun, manifest: Manifest, name: str) -> Judged:
         if match.conflict is not None:
             problems.setdefault(conflict_text(match.conflict, key))
         if match.expectation is not None and (result := read.not_passed.get(position)) is not None:
-            found = deciding[position] = [place[each.line] for each in match.expectation.deciding]
+            parts = match.expectation.parts
+            found = deciding[position] = [place[e.line] for part in parts for e in part.deciding]
             if result.verdict in (Verdict.EXPECTED, Verdict.FLAKY):
                 met.update(found)
     cells: Counter[int] = Counter()
