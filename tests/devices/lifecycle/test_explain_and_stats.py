@@ -71,7 +71,7 @@ def test_a_crash_and_the_failures_beside_it_are_told_apart() -> None:
     lines = explained(block(layouts='["offset"]'), block(op='"add"', outcome='"crash"'))
     assert lines[1:3] == ["expected: 'crash'", "expected of the other checks: 'fail' in offset"]
     decides = [line for line in lines if line.startswith("decides: ")]
-    assert [line[9:24] for line in decides] == ["expected.toml:6", "expected.toml:1"]
+    assert [line[9:24] for line in decides] == ["expected.toml:7", "expected.toml:1"]
 
 
 def test_the_verdict_on_a_run_is_told() -> None:
