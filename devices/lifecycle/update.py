@@ -39,6 +39,7 @@ from devices.verdicts import (
     conflict_text,
     describes,
     judge_cell,
+    judge_parts,
 )
 
 _ADDABLE: Final = {each.value for each in ExpectedOutcome} & {each.value for each in Outcome}
@@ -227,13 +228,23 @@ def _to_add(found: Findings, *, recording: bool) -> tuple[dict[CellKey, JudgedCe
         if case.seen.observed.outcome is not Outcome.PASS and not _still_listed(case)
     ]
     for case in [*found.regressed, *changed]:
-        if case.seen.observed.outcome.value not in _ADDABLE:
+        if any(part.observed.outcome.value not in _ADDABLE for part in _unlisted(case)):
             left.append(Left(case.key, f"{case.seen}: a manifest cannot list this outcome"))
         elif recording:
             cases[case.key] = case
         else:
             left.append(Left(case.key, case.judgement.why))
     return cases, left
+
+
+def _unlisted(case: JudgedCell) -> list[Seen]:
+    """Returns the parts of an observation that are not as the manifest expects."""
+    if len(case.seen.parts) == 1:
+        return [case.seen]
+    observed, ran = case.seen.observed, case.seen.ran
+    judged = judge_parts(case.match.expectation, observed, ran=ran)
+    parts = zip(case.seen.parts, judged, strict=True)
+    return [part for part, each in parts if each.verdict is Verdict.REGRESSION]
 
 
 def _still_listed(case: JudgedCell) -> bool:
