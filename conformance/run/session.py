@@ -371,7 +371,13 @@ class Session:
     def _unfinished(self, results: Mapping[CellKey, CellResult]) -> list[Unfinished]:
         """Returns the cells that ended their process, or whose check raised an error, and that have no repro script."""
         return [
-            Unfinished(cell, result.message, self.limits.at_first(cell), made.call, made.judged)
+            Unfinished(
+                cell,
+                msgspec.structs.replace(result, rest=None).message,
+                self.limits.at_first(cell),
+                made.call,
+                made.judged,
+            )
             for cell, result in results.items()
             if result.outcome in (Outcome.CRASH, Outcome.HANG, Outcome.ERROR)
             and result.repro is None
