@@ -97,6 +97,7 @@ def test_reports_tell_the_fault_and_not_only_the_crash(
     assert "crash, other checks: fail in " in shown.text and "regression" in shown.text
 
 
+@pytest.mark.slow
 def test_a_fail_block_that_lists_the_layouts_covers_the_other_checks(
     fork: ForkServer, faulty: tuple[Path, Ran], tmp_path: Path
 ) -> None:
