@@ -157,7 +157,7 @@ class LostCells:
 
     def deaths_of(self, cell: CellKey) -> list[Lost]:
         """Returns the deaths for which a cell is charged, in the order in which they happened."""
-        return [each for each in dict.fromkeys(self.all) if each.cell == cell]
+        return [each for each in self.all if each.cell == cell]
 
     def of(self, item: Item) -> Guilty:
         """Returns the clauses and calls that an item must skip."""
