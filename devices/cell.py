@@ -115,7 +115,8 @@ class Observed:
     is the name of the exception type that decided the outcome, if there was one. ``said`` is the message of
     that exception as the device wrote it, or None if only ``message``, the text of the report, is known. ``declared``
     is True for an unsupported cell that was not tried, either because the descriptor does not declare a capability that
-    the clause requires, or because the machine has too few devices.
+    the clause requires, or because the machine has too few devices. ``rest`` is the observation of the other checks of
+    a cell that ended its process, or None if no other check of the cell is known.
     """
 
     outcome: Outcome
@@ -124,6 +125,12 @@ class Observed:
     message: str = ""
     declared: bool = False
     said: str | None = None
+    rest: Observed | None = None
+
+    @property
+    def is_end(self) -> bool:
+        """True if the cell ended its process: it crashed or did not return."""
+        return self.outcome in (Outcome.CRASH, Outcome.HANG)
 
     @property
     def headline(self) -> str:
@@ -163,6 +170,61 @@ def list_bugs(seen: Sequence[Seen]) -> str:
 MOST_ULPS: Final = 1e300
 
 
+class OtherChecks(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The result of the other checks of a cell that ended its process. The cell ran again without the calls that end the
+    process.
+
+    ``outcome`` is the outcome that the cell would have without these calls. ``left_out`` is the number of calls that are
+    known to end the process. ``skipped`` is the number of further calls that were not made, because they are like calls
+    that end the process, or because too many calls of the cell do. ``layouts``, ``raises``, ``failure``, ``failed``,
+    ``also``, ``note``, ``said``, ``blocked_by`` and ``repro`` have the same meaning as in ``CellFacts``. ``ended`` and
+    ``verdict`` are the verdict on the end of the process alone and the verdict on the other checks alone; they are None
+    until the cell is judged.
+    """
+
+    outcome: Outcome
+    left_out: int = 0
+    skipped: int = 0
+    layouts: tuple[str, ...] = ()
+    raises: str | None = None
+    failure: Failure | None = None
+    failed: int = 0
+    also: tuple[Failure, ...] = ()
+    note: str = ""
+    said: str | None = None
+    blocked_by: str = ""
+    repro: str | None = None
+    ended: Verdict | None = None
+    verdict: Verdict | None = None
+
+    @property
+    def message(self) -> str:
+        """The failure with its layout, then the note; empty if all checks passed without a remark."""
+        failure = self.failure.report(0, 0) if self.failure is not None else ""
+        return "; ".join(text for text in (failure, self.note) if text)
+
+    def describe(self, checks: int) -> str:
+        """Returns a phrase about the other checks, of which ``checks`` were executed."""
+        if self.outcome is Outcome.FAIL:
+            of = f"{self.failed} of {checks}" if checks else f"{self.failed}"
+            one = "fails" if self.failed == 1 else "fail"
+            text = f"{of} other checks {one}: {self.message}"
+        elif self.outcome is Outcome.PASS:
+            text = "the only other check passes" if checks == 1 else f"{checks} other checks pass"
+        else:
+            text = f"the other checks end with the outcome '{self.outcome}': {self.message}"
+        if not self.skipped:
+            return text
+        calls = "1 more call was" if self.skipped == 1 else f"{self.skipped} more calls were"
+        return f"{text} ({calls} not made, because too many calls like {'it' if self.skipped == 1 else 'them'} end the process)"
+
+    @property
+    def observed(self) -> Observed:
+        """The observation of the other checks, which is compared with a manifest."""
+        said = self.said if self.failure is None else self.failure.said or ""
+        return Observed(self.outcome, frozenset(self.layouts), self.raises, self.message, said=said)
+
+
 class CellFacts(msgspec.Struct, frozen=True, kw_only=True):
     """The facts about a cell that a worker reports and that the record of a run stores.
 
@@ -177,7 +239,9 @@ class CellFacts(msgspec.Struct, frozen=True, kw_only=True):
     the message of that exception as the device wrote it, and is set only if the cell has no failure. ``blocked_by`` is
     the clause that must pass before a blocked cell can be checked. ``repro`` is a path in the results folder. ``seen``
     are publicly known bugs of other devices that this cell shows too. ``called_by`` says how many public models call the
-    op of a cell that did not pass, or is None. ``seconds`` is wall time.
+    op of a cell that did not pass, or is None. ``seconds`` is wall time. ``rest`` is the result of the other checks of a
+    cell that ended its process, or None if no other check of the cell is known; ``checks``, ``samples``,
+    ``ran_layouts`` and the errors of such a cell are those of its other checks.
     """
 
     checks: int = 0
@@ -200,18 +264,27 @@ class CellFacts(msgspec.Struct, frozen=True, kw_only=True):
     called_by: Use | None = None
     seconds: float = 0.0
     worker: str = ""
+    rest: OtherChecks | None = None
 
     @property
     def message(self) -> str:
-        """The text of a report: the failure with its layout and the number of failing checks, then the note."""
+        """The text of a report: the failure with its layout and the number of failing checks, then the note, then the
+        other checks of a cell that ended its process."""
         failure = self.failure.report(self.failed, self.checks) if self.failure is not None else ""
-        return "; ".join(text for text in (failure, self.note) if text)
+        rest = f"and {self.rest.describe(self.checks)}" if self.rest is not None else ""
+        return "; ".join(text for text in (failure, self.note, rest) if text)
+
+    @property
+    def failing_layouts(self) -> tuple[str, ...]:
+        """The layouts in which a check failed, also one of the other checks of a cell that ended its process."""
+        return self.layouts if self.rest is None else self.rest.layouts
 
     def observed_as(self, outcome: Outcome, declared: bool) -> Observed:
         """Returns the observation of the cell with the given outcome. A manifest is compared with that observation."""
         said = self.said if self.failure is None else self.failure.said or ""
         layouts = frozenset(self.layouts)
-        return Observed(outcome, layouts, self.raises, self.message, declared, said)
+        rest = self.rest.observed if self.rest is not None else None
+        return Observed(outcome, layouts, self.raises, self.message, declared, said, rest)
 
     def facts(self) -> dict[str, Any]:
         """Returns the fields of ``CellFacts`` by name, from which another struct with the same fields can be made."""

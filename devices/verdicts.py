@@ -5,15 +5,18 @@ Patterns are compared for each of the keys clause, op, dtype and variant. An exa
 and a longer prefix is more specific than a shorter one; in a list, the most specific pattern that matches counts. A
 block is overridden by another block that is at least as specific in all four keys and more specific in at least one.
 The blocks that are not overridden decide what is expected of the cell. If these blocks expect different outcomes, they
-conflict.
+conflict. A block that expects a crash or a hang is about the end of the process; a block that expects a failure is about
+the other checks of the cell, and about the whole cell if it does not end its process. Two such blocks neither override
+each other nor conflict.
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date
+from itertools import combinations
 from operator import ge
 from typing import Final
 
@@ -23,7 +26,8 @@ from devices.manifest import Block, ExpectedOutcome, Manifest, ManifestError
 
 class ManifestConflict(ManifestError):
     """The error for a conflict in a manifest: two blocks expect different outcomes of one cell, and neither block
-    overrides the other."""
+    overrides the other. A block for the end of the process (``crash`` or ``hang``) and a block for the other checks of
+    the cell (``fail``, ``unsupported`` or ``blocked``) do not conflict."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,14 +35,21 @@ class Expectation:
     """The outcome that a manifest expects of a cell.
 
     ``layouts`` is the union over all ``blocks``; None if one of the blocks allows any layout. Each block stands for a
-    separate cause, so a failure is expected if one of the blocks describes it.
+    separate cause, so a failure is expected if one of the blocks describes it. ``rest`` is the expectation of the other
+    checks of a cell that is expected to end its process, or None if they are expected to pass.
     """
 
     outcome: ExpectedOutcome
     layouts: frozenset[str] | None
     deciding: tuple[Block, ...]  # the blocks that are not overridden
     blocks: tuple[Block, ...]  # all that match and expect this outcome, the deciding ones first
-    overridden: tuple[Block, ...] = ()  # that match and expect another outcome
+    overridden: tuple[Block, ...] = ()  # that match, and that a deciding block overrides
+    rest: Expectation | None = None
+
+    @property
+    def parts(self) -> tuple[Expectation, ...]:
+        """The expectation itself, and that of the other checks if there is one."""
+        return (self,) if self.rest is None else (self, self.rest)
 
     @property
     def min_pass_rate(self) -> float | None:
@@ -116,20 +127,44 @@ class Matcher:
             index
             for index, *own in ranks
             # A block decides unless another is as specific on every axis and more specific on one.
-            if not any(other != own and all(map(ge, other, own)) for _, *other in ranks)
+            if not any(
+                other != own
+                and all(map(ge, other, own))
+                and _same_part(blocks[index].outcome, blocks[by].outcome)
+                for by, *other in ranks
+            )
         }
         decide = tuple(block for index, block in blocks.items() if index in deciding)
         others = [block for index, block in blocks.items() if index not in deciding]
         every = tuple(blocks.values())
-        first = decide[0]
-        for other in decide:
-            if other.outcome is not first.outcome:
-                return Match(every, None, (first, other))
-        agreeing = (*decide, *(each for each in others if each.outcome is first.outcome))
-        listed = [block.layouts for block in agreeing if block.layouts is not None]
-        layouts = frozenset().union(*listed) if len(listed) == len(agreeing) else None
-        overridden = tuple(each for each in others if each.outcome is not first.outcome)
-        return Match(every, Expectation(first.outcome, layouts, decide, agreeing, overridden))
+        for pair in combinations(decide, 2):
+            if pair[0].outcome is not pair[1].outcome and _same_part(*(p.outcome for p in pair)):
+                return Match(every, None, pair)
+        found: Expectation | None = None
+        # The other checks first, so that the end of the process has them as its ``rest``.
+        for outcome in sorted({block.outcome for block in decide}, key=ENDS.__contains__):
+            own = [block for block in decide if block.outcome is outcome]
+            agreeing = (*own, *(each for each in others if each.outcome is outcome))
+            listed = [block.layouts for block in agreeing if block.layouts is not None]
+            layouts = frozenset().union(*listed) if len(listed) == len(agreeing) else None
+            found = Expectation(outcome, layouts, tuple(own), agreeing, (), found)
+        assert found is not None
+        counted = [block for part in found.parts for block in part.blocks]
+        overridden = tuple(each for each in others if each not in counted)
+        return Match(every, replace(found, overridden=overridden))
+
+
+#: The outcomes of a block that is about the end of the process, and of one that may be about the other checks.
+ENDS: Final = frozenset({ExpectedOutcome.CRASH, ExpectedOutcome.HANG})
+RESTS: Final = frozenset(
+    {ExpectedOutcome.FAIL, ExpectedOutcome.UNSUPPORTED, ExpectedOutcome.BLOCKED}
+)
+
+
+def _same_part(one: ExpectedOutcome, other: ExpectedOutcome) -> bool:
+    """Returns True if blocks with these outcomes are about the same part of a cell. A flaky block is about the end of
+    the process, too, because it allows no crash."""
+    return not (one in ENDS and other in RESTS) and not (one in RESTS and other in ENDS)
 
 
 def any_matches(patterns: Iterable[str], name: str) -> bool:
@@ -227,6 +262,12 @@ def judge_cell(
     failed, or if no block describes the observed exception. It becomes an improvement (not for flaky) if a listed
     layout passed. An expired flaky expectation counts as no block.
 
+    If a cell ended its process and other checks of the cell are known (``observed.rest``), the table is read twice: for
+    the end of the process with the blocks that expect a crash or a hang, and for the other checks with the blocks that
+    expect a failure. The cell is a regression if one of the two is, otherwise an improvement if one of the two is. See
+    ``judge_parts``. If both sorts of blocks match and the cell does not end its process, the other checks decide, and
+    the cell is an improvement even if these are as expected.
+
     A cell that is unsupported by declaration is ``ok`` if no block matches it; it is counted separately, never as a
     pass. If a block matches it, it is an ``improvement``, whatever the block expects: the block must be removed,
     because the descriptor already states that the device does not support the cell.
@@ -234,8 +275,16 @@ def judge_cell(
     outcome = observed.outcome
     if outcome is Outcome.NOT_RUN:
         return _MISSING
+    if observed.rest is not None:
+        return _joined(*judge_parts(expectation, observed, ran=ran, expired=expired))
     if expectation is None:
         return _without_block(observed)
+    if expectation.rest is not None and not observed.is_end:
+        rest = judge_cell(expectation.rest, observed, ran=ran, expired=expired)
+        if rest.verdict is not Verdict.EXPECTED:
+            return rest
+        why = f"the process no longer ends, expected {_expected(expectation)}: {_RECORD}"
+        return Judgement(Verdict.IMPROVEMENT, f"{why}; {rest.why}", expectation.blocks)
 
     def judgement_of(verdict: Verdict, why: str) -> Judgement:
         return Judgement(verdict, why, expectation.blocks)
@@ -271,6 +320,39 @@ def judge_cell(
         why = f"the layouts {_names(passed)} pass, but are listed at {_places(blocks)}: {_RECORD}"
         return Judgement(Verdict.IMPROVEMENT, why, blocks)
     return judgement_of(Verdict.EXPECTED, expected)
+
+
+def judge_parts(
+    expectation: Expectation | None,
+    observed: Observed,
+    *,
+    ran: frozenset[str] | None = None,
+    expired: bool = False,
+) -> tuple[Judgement, Judgement]:
+    """Returns the verdict on the end of a cell's process alone, and the verdict on the other checks of the cell alone,
+    which must be known. A block that expects a crash or a hang allows no failure of the other checks."""
+    assert observed.rest is not None
+    end = judge_cell(expectation, replace(observed, rest=None), expired=expired)
+    ends = expectation is not None and expectation.outcome in ENDS
+    rest = expectation.rest if expectation is not None and ends else expectation
+    if rest is None or rest.outcome not in RESTS:
+        return end, _without_block(observed.rest)
+    return end, judge_cell(rest, observed.rest, ran=ran, expired=expired)
+
+
+def _joined(end: Judgement, rest: Judgement) -> Judgement:
+    """Returns the verdict on a cell that ended its process, from the verdicts on its end and on its other checks."""
+    blocks = (*end.blocks, *(block for block in rest.blocks if block not in end.blocks))
+    for verdict in (Verdict.REGRESSION, Verdict.IMPROVEMENT):
+        told = [
+            text
+            for each, text in ((end, end.why), (rest, f"the other checks: {rest.why}"))
+            if each.verdict is verdict
+        ]
+        if told:
+            decide = blocks if verdict is Verdict.REGRESSION else rest.blocks or blocks
+            return Judgement(verdict, "; ".join(told), decide)
+    return Judgement(end.verdict, end.why, blocks)
 
 
 def _without_block(observed: Observed) -> Judgement:

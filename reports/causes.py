@@ -79,7 +79,8 @@ class CauseKey(NamedTuple):
 class Cause:
     """Cells that fail for the same reason and have the same verdict.
 
-    ``results`` are in plan order; ``partly`` are the cells that fail for another reason as well. ``gates`` is False for
+    ``results`` are in plan order; ``partly`` are the cells that fail for another reason as well. For a cell that ended
+    its process as expected, and whose other checks fail, ``results`` has the result of the other checks. ``gates`` is False for
     cells of provisional clauses, which the gate does not count. A cause never contains both cells that the gate counts
     and cells that it does not count.
     """
@@ -516,8 +517,28 @@ def _root_of(cell: CellKey, red: Collection[str]) -> str:
     return cell.clause
 
 
+def _main(result: CellResult) -> CellResult:
+    """Returns the result whose failure counts for a cell. If the manifest expects the end of the cell's process, and the
+    other checks of the cell give the cell its verdict, this is the result of the other checks."""
+    rest = result.rest
+    if rest is None or rest.ended is result.verdict or rest.verdict is not result.verdict:
+        return result
+    return _of_rest(result)
+
+
+def _of_rest(result: CellResult) -> CellResult:
+    """Returns the result of the other checks of a cell that ended its process, as the result of the cell."""
+    rest = result.rest
+    assert rest is not None
+    names = ("outcome", "layouts", "raises", "failure", "failed", "also", "note", "said", "repro")
+    told = {name: getattr(rest, name) for name in (*names, "blocked_by")}
+    return msgspec.structs.replace(result, rest=None, **told)
+
+
 def _others(result: CellResult) -> Iterable[CellResult]:
     """Yields a copy of the cell's result for each further failure of the cell, with that failure as the main one."""
+    if result.rest is not None and result.rest.outcome is not Outcome.PASS:
+        yield _of_rest(result)
     for failure in result.also:
         layouts = (failure.layout,) if failure.layout else ()
         yield msgspec.structs.replace(
@@ -544,7 +565,7 @@ def causes(
         ops[families.get(op, op), result.key.clause].add(op)
     ran = {key: len(names) for key, names in ops.items()}
     of_verdict: dict[Verdict, list[CellResult]] = defaultdict(list)
-    for result in results:
+    for result in map(_main, results):
         of_verdict[result.verdict].append(result)
     found = []
     for verdict, members in of_verdict.items():

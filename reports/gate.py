@@ -427,13 +427,18 @@ class Against:
 
 def _as_bad(now: CellResult, before: CellResult | None) -> bool:
     """Returns True if a cell had the same verdict, outcome and exception in the baseline, and all its failing layouts
-    failed there too."""
-    return (
-        before is not None
-        and (before.verdict, before.outcome, before.raises)
-        == (now.verdict, now.outcome, now.raises)
-        and set(now.layouts) <= set(before.layouts)
-    )
+    failed there too. The same must be true of the other checks of a cell that ended its process, if they do not pass."""
+    if before is None:
+        return False
+    told = [(now.verdict, *_as_failed(now)), (before.verdict, *_as_failed(before))]
+    return told[0] == told[1] and set(now.failing_layouts) <= set(before.failing_layouts)
+
+
+def _as_failed(result: CellResult) -> tuple[object, ...]:
+    rest = result.rest
+    if rest is None or rest.outcome is Outcome.PASS:
+        return result.outcome, result.raises
+    return result.outcome, result.raises, rest.outcome, rest.raises
 
 
 # -- levels of conformance: how many cells of each level's frozen list pass

@@ -233,9 +233,9 @@ def explain(result: CellResult) -> str:
     lines = [f"{result.key}: {result.outcome}, {result.verdict}"]
     if result.why:
         lines.append(result.why)
-    if result.layouts:
+    if layouts := result.failing_layouts:
         count = f" of {len(result.ran_layouts)}" if result.ran_layouts else ""
-        lines.append(f"failing layouts ({len(result.layouts)}{count}): {', '.join(result.layouts)}")
+        lines.append(f"failing layouts ({len(layouts)}{count}): {', '.join(layouts)}")
     if result.worst_error is not None:
         lines.append(f"worst absolute error: {result.worst_error:g}")
     if result.ulps is not None:
@@ -250,4 +250,6 @@ def explain(result: CellResult) -> str:
         lines += result.example.lines()
     if result.repro:
         lines.append(f"to reproduce, in the results folder: python {result.repro}")
+    if result.rest is not None and result.rest.repro:
+        lines.append(f"to reproduce the failure of the other checks: python {result.rest.repro}")
     return "\n".join(lines)

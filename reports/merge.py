@@ -157,7 +157,8 @@ def _joined(runs: Sequence[Run]) -> dict[CellKey, CellResult]:
 
 
 def _comparable(result: CellResult) -> object:
-    return result.outcome, result.verdict, result.layouts, problem_with(result)
+    rest = (result.rest.outcome, result.rest.layouts) if result.rest is not None else None
+    return result.outcome, result.verdict, result.layouts, rest, problem_with(result)
 
 
 def _provenance(origins: Sequence[Provenance], absent: tuple[int, ...]) -> Provenance:

@@ -355,8 +355,11 @@ def problem_with(result: CellResult) -> str | None:
             return f"the cell passed with failing layouts ({', '.join(result.layouts[:3])})"
     if result.checks < 0 or result.samples < 0 or not result.seconds >= 0:
         return "a count or the time is negative"
-    if result.repro is not None and not stays_inside(result.repro):
-        return f"the repro script is outside the results folder ({result.repro!r})"
+    for repro in (result.repro, result.rest.repro if result.rest is not None else None):
+        if repro is not None and not stays_inside(repro):
+            return f"the repro script is outside the results folder ({repro!r})"
+    if result.rest is not None and result.outcome not in (Outcome.CRASH, Outcome.HANG):
+        return "the result has other checks, but the cell did not end its process"
     return None
 
 

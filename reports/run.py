@@ -24,7 +24,8 @@ from typing import Any, Final, get_type_hints
 
 import msgspec
 
-from devices.cell import CellKey
+from devices.cell import CellKey, OtherChecks
+from devices.failure import Failure
 from devices.files import MOST_RECORD, explained, read_regular
 from reports.advice import sentences
 from reports.causes import causes_of, unexpected
@@ -293,19 +294,29 @@ def _with_texts(result: CellResult, change: Callable[[str], str]) -> CellResult:
     """Returns a result with ``change`` applied to its free texts. Names of layouts, files and types are not free
     texts."""
     changed: dict[str, Any] = _changed(result, ("why", "note", "said", "worker"), change)
-    names = ("subject", "expected", "found", "detail", "said", "call")
-    if result.failure is not None:
-        failure = _changed(result.failure, names, change)
-        changed["failure"] = msgspec.structs.replace(result.failure, **failure)
-    changed["also"] = tuple(
-        msgspec.structs.replace(each, **_changed(each, names, change)) for each in result.also
-    )
+    changed |= _changed_failures(result, change)
+    if result.rest is not None:
+        rest = _changed(result.rest, ("note", "said"), change)
+        rest |= _changed_failures(result.rest, change)
+        changed["rest"] = msgspec.structs.replace(result.rest, **rest)
     if result.example is not None:
         example = _changed(result.example, ("message", "call"), change)
         changed["example"] = dataclasses.replace(result.example, **example)
     if all(getattr(result, name) == value for name, value in changed.items()):
         return result
     return msgspec.structs.replace(result, **changed)
+
+
+def _changed_failures(
+    found: CellResult | OtherChecks, change: Callable[[str], str]
+) -> dict[str, Any]:
+    names = ("subject", "expected", "found", "detail", "said", "call")
+
+    def changed(failure: Failure) -> Failure:
+        return msgspec.structs.replace(failure, **_changed(failure, names, change))
+
+    shown = changed(found.failure) if found.failure is not None else None
+    return {"failure": shown, "also": tuple(map(changed, found.also))}
 
 
 def _changed(found: object, names: Iterable[str], change: Callable[[str], str]) -> dict[str, Any]:

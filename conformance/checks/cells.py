@@ -20,7 +20,7 @@ ALSO = 3
 #: The prefix of the note of a cell that passed with remarks.
 NOTED = "noted: "
 
-#: The note of a cell in which no check was executed.
+#: The note of a cell in which nothing was checked and nothing went wrong.
 NO_CHECK = "no check was executed; a cell that checked nothing is an error, not a pass"
 
 #: The clauses that judge the values of an op's calls, and its variants (including out=).

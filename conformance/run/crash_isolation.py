@@ -4,7 +4,7 @@ A worker that may be forked keeps one idle fork of itself. Items run in the work
 process, or a call in this worker has written to memory outside of the call's output; after that they run in forks of
 the idle fork. Items that are expected to crash always run in such forks. A crash in a fork costs only some tens of
 milliseconds. A cell that crashed is run again alone in a new fork. The cell counts as a crash only if the new fork
-crashes, too.
+crashes, too. After that, the cell runs once more without the calls that end the process, so that its other checks count.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from conformance.run.isolation.process import (
     stack_of,
 )
 from conformance.run.isolation.watch import Journal, Place, read_entry
-from conformance.run.item_report import ItemReport, Lost, LostCells
+from conformance.run.item_report import ItemReport, Lost, LostCells, may_run_again, with_rest
 from conformance.run.process_copies import Copies, loads_for_copies
 from conformance.run.worker import Task, Worker, WorkerOrders, prepare, read_orders
 from devices.cell import CellKey, CellOutcome, Outcome
@@ -143,7 +143,12 @@ class Runner:
         # Of those that are expected to die, each is run alone, as an item of its own.
         first = {each.cell: each for each in reversed(lost) if each.cell in item.cells}
         told = [
-            each.as_outcome if expected else self._confirmed(copies, item_id, each)
+            self._with_rest(
+                copies,
+                item_id,
+                each.as_outcome if expected else self._confirmed(copies, item_id, each),
+                lost,
+            )
             for each in first.values()
         ]
         if not told:
@@ -190,6 +195,27 @@ class Runner:
         (found,) = again.report.cells
         note = f"first run of the cell: {lost.message}; this did not happen again when the cell ran alone"
         return msgspec.structs.replace(found, note="; ".join(filter(None, (found.note, note))))
+
+    def _with_rest(
+        self, copies: Copies, item_id: str, ended: CellOutcome, lost: list[Lost]
+    ) -> CellOutcome:
+        """Returns the outcome of a cell that ended its process, with the result of its other checks. The cell runs
+        again without the calls that end the process. A call that ends the process now is added to ``lost``, and the cell
+        runs once more."""
+        cell = ended.cell
+        while ended.outcome in (Outcome.CRASH, Outcome.HANG) and may_run_again(
+            [each for each in lost if each.cell == cell]
+        ):
+            again = self._do(copies, Task(item_id, (cell.clause,), tuple(lost), again=True))
+            if isinstance(again, Ran):
+                (found,) = again.report.cells
+                if wrote_outside(again.report) or found.rest is None:
+                    copies.end()  # what ends this cell may have been done without a call
+                return with_rest(ended, found)
+            if not isinstance(again, Lost):  # the copy died outside of any cell
+                break
+            lost.append(again)
+        return ended
 
     def _do(self, copies: Copies, task: Task) -> Ran | Lost | int:
         """Runs a task in a copy of the worker. Returns the result of the task. If the copy died in a cell, returns that

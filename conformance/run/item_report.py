@@ -17,7 +17,7 @@ from conformance.plan.selection import Item
 from devices.cell import CallKey, CellKey, CellOutcome, Outcome, Verdict
 from devices.failure import Failure, Kind
 from devices.manifest import ExpectedOutcome
-from devices.verdicts import Matcher, judge_cell, judge_flaky
+from devices.verdicts import Matcher, judge_cell, judge_flaky, judge_parts
 from reports.model import CellResult
 
 #: Verdicts that make an item fail in pytest's eyes.
@@ -96,12 +96,44 @@ class Lost(msgspec.Struct, frozen=True, omit_defaults=True, tag="lost"):
         )
 
 
+#: Hangs of one cell after which the cell does not run again.
+_MOST_HANGS: Final = 2
+#: Deaths of one cell after which the cell does not run again.
+_MOST_DEATHS: Final = 12
+
+
 class Guilty(msgspec.Struct):
     """The parts of an item that must be skipped: the clauses whose cells ended a process, and the calls that ended a
-    process."""
+    process. The clauses run once more, without these calls."""
 
     clauses: set[str] = set()
     calls: dict[GroupCall, CellKey] = {}  # with the cell that is charged
+    judged: dict[GroupCall, str] = {}  # calls that returned, with the clause whose judging ended
+
+
+def may_run_again(deaths: Sequence[Lost]) -> bool:
+    """Returns True if a cell may run again without the calls that ended its process in these ``deaths``, so that its
+    other checks count. Each call must be known, and a cell does not run again after its second hang, because each hang
+    costs the time limit of the cell."""
+    calls = [each.call for each in deaths]
+    hangs = sum(each.outcome is Outcome.HANG for each in deaths)
+    known = bool(calls) and None not in calls and len(set(calls)) == len(calls)
+    return known and hangs < _MOST_HANGS and len(deaths) < _MOST_DEATHS
+
+
+def with_rest(ended: CellOutcome, again: CellOutcome) -> CellOutcome:
+    """Returns the outcome of a cell that ended its process, with the result of its other checks. ``again`` is the
+    outcome of the cell when it ran without the calls that end the process."""
+    if again.rest is None:
+        return ended
+    facts = ("checks", "samples", "ran_layouts", "worst_error", "ulps", "ulps_at", "reached")
+    return msgspec.structs.replace(
+        ended,
+        rest=again.rest,
+        script=again.script,
+        seconds=ended.seconds + again.seconds,
+        **{name: getattr(again, name) for name in facts},
+    )
 
 
 class LostCells:
@@ -118,8 +150,14 @@ class LostCells:
         self.all.append(lost)
         guilty = self._items.setdefault(lost.cell[1:], Guilty())
         guilty.clauses.add(lost.cell.clause)
-        if lost.call is not None and not lost.judged:
+        if lost.call is not None and lost.judged:
+            guilty.judged[lost.call] = lost.cell.clause
+        elif lost.call is not None:
             guilty.calls.setdefault(lost.call, lost.cell)
+
+    def deaths_of(self, cell: CellKey) -> list[Lost]:
+        """Returns the deaths for which a cell is charged, in the order in which they happened."""
+        return [each for each in self.all if each.cell == cell]
 
     def of(self, item: Item) -> Guilty:
         """Returns the clauses and calls that an item must skip."""
@@ -165,7 +203,12 @@ def fails_its_item(matcher: Matcher, found: CellOutcome, clause: Clause) -> bool
 def result_of(matcher: Matcher, found: CellOutcome) -> CellResult:
     """Returns the result of a cell for the results folder: its outcome, and the verdict on the outcome."""
     verdict, why = verdict_of(matcher, found)
-    return CellResult(found.cell, found.outcome, verdict, why, **found.facts())
+    facts = found.facts()
+    if found.rest is not None:
+        ran = frozenset(found.ran_layouts)
+        end, rest = judge_parts(matcher.expect(found.cell), found.observed, ran=ran)
+        facts["rest"] = msgspec.structs.replace(found.rest, ended=end.verdict, verdict=rest.verdict)
+    return CellResult(found.cell, found.outcome, verdict, why, **facts)
 
 
 # -- flaky cells: run again, and held to their pass rate

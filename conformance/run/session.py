@@ -45,6 +45,7 @@ from conformance.run.item_report import (
     Lost,
     LostCells,
     fails_its_item,
+    may_run_again,
     result_of,
     verdict_of,
 )
@@ -113,6 +114,7 @@ class Session:
     played: tuple[str, ...] = ()  # the outcomes of the recorded calls
     explored: str = ""  # what --explore tried and found
     failing: set[CellKey] = field(default_factory=set)  # cells so far that fail unexpectedly
+    ended: set[CellKey] = field(default_factory=set)  # that ended a process, not reported since
     _watched: Watchdog | None = None
 
     @cached_property
@@ -128,7 +130,8 @@ class Session:
         ``--resume``."""
         for found in report.cells:
             if found.script is not None:  # of a worker on another machine
-                write_repro(self.folder, found.cell, found.script)
+                rest = found.rest is not None
+                write_repro(self.folder, found.cell, found.script, rest=rest)
         cells = tuple(msgspec.structs.replace(found, script=None) for found in report.cells)
         report = msgspec.structs.replace(report, cells=cells)
         self._take(report, worker)
@@ -144,6 +147,7 @@ class Session:
             for each in red
             if fails_its_item(self.matcher, each, clauses[each.cell.clause])
         )
+        self.ended.difference_update(each.cell for each in report.cells)
         self.asked += report.asked
         self.missed += report.missed
         self.shipped += report.shipped
@@ -152,10 +156,17 @@ class Session:
 
     def lose(self, lost: Lost, worker: str) -> None:
         """Records the outcome of a cell that ended its process. If several calls of the cell end a process, the first
-        of them counts."""
+        of them counts. The cell is not done until its other checks have run, see ``is_done``."""
         self.progress.add(lost)
         if lost.cell not in self.outcomes:
             self._take(ItemReport((lost.as_outcome,)), worker)
+        self.ended.add(lost.cell)
+
+    def is_done(self, cell: CellKey) -> bool:
+        """Returns True if a cell has its final outcome. A cell that ended a process runs once more without the calls
+        that did, if that is possible."""
+        waits = cell in self.ended and may_run_again(self.lost.deaths_of(cell))
+        return cell in self.outcomes and not waits
 
     def pace(self) -> Pace:
         """Returns a new Pace, which estimates the remaining time of the run from now on."""
@@ -167,10 +178,12 @@ class Session:
 
     def resume(self, before: Done) -> None:
         """Adds the outcomes of the interrupted run that is resumed."""
-        for finished in before.items:
-            self._take(finished.report, finished.worker)
         for lost in reversed(before.lost):
             self._take(ItemReport((lost.as_outcome,)), "")
+        self.ended.update(lost.cell for lost in before.lost)
+        # A report about the item of a lost cell is later than the loss, and has more.
+        for finished in before.items:
+            self._take(finished.report, finished.worker)
 
     def record_items(self, items: Iterable[Item]) -> None:
         """Records the items that pytest collected, after its own options such as ``-k`` have deselected items."""
@@ -185,7 +198,7 @@ class Session:
         limit = self.request.max_time
         expected = {c: e for c in self.selected if (e := self.matcher.expect(c)) is not None}
         deadly = {c for c, e in expected.items() if e.outcome in _DEADLY}
-        left = [cell for cell in self.selected if cell not in self.outcomes]
+        left = [cell for cell in self.selected if not self.is_done(cell)]
         items = items_of(cell for cell in left if cell not in deadly)
         if limit is not None:
             items = selection.informative_first(
@@ -222,7 +235,7 @@ class Session:
             limits=self.limits,
             indices=range(max(1, self.descriptor.device_count())),
             judge=self.unexpected,
-            is_done=self.outcomes.__contains__,
+            is_done=self.is_done,
             record=self.lose,
             lost=self.lost,
             on_host=self.hosts.add,
@@ -359,7 +372,13 @@ class Session:
     def _unfinished(self, results: Mapping[CellKey, CellResult]) -> list[Unfinished]:
         """Returns the cells that ended their process, or whose check raised an error, and that have no repro script."""
         return [
-            Unfinished(cell, result.message, self.limits.at_first(cell), made.call, made.judged)
+            Unfinished(
+                cell,
+                msgspec.structs.replace(result, rest=None).message,
+                self.limits.at_first(cell),
+                made.call,
+                made.judged,
+            )
             for cell, result in results.items()
             if result.outcome in (Outcome.CRASH, Outcome.HANG, Outcome.ERROR)
             and result.repro is None

@@ -31,17 +31,19 @@ from conformance.run.item_report import (
     Lost,
     LostCells,
     fails_its_item,
+    may_run_again,
     runs_of,
     share_out,
     together,
     verdict_of,
+    with_rest,
 )
 from conformance.search.explore.pins import run_pins, run_programs, unknown_here
 from conformance.search.minimise.tasks import Bench
 from conformance.search.repros import write_repro
 from conformance.suites import find_case, planned_op_checks
 from devices import registry
-from devices.cell import CallKey, CellOutcome
+from devices.cell import CallKey, CellKey, CellOutcome
 from devices.files import cache_root
 from devices.manifest import Manifest
 from devices.pinned import Pinned, by_item, read_pinned
@@ -86,14 +88,16 @@ class WorkerOrders(msgspec.Struct, frozen=True):
 
 class Task(msgspec.Struct, frozen=True, omit_defaults=True):
     """A task for a worker: run the cells of an item, or only those of ``clauses``. The cells in ``lost``, which have
-    already ended a process, are skipped. ``only`` restricts an op to one call. If ``told`` has outcomes, no cell runs,
-    and the worker only decides which of these outcomes make the item fail."""
+    already ended a process, are skipped. ``only`` restricts an op to one call. If ``again`` is True, the cells of
+    ``clauses`` run although they are in ``lost``, but without the calls that ended a process. If ``told`` has outcomes,
+    no cell runs, and the worker only decides which of these outcomes make the item fail."""
 
     item: str
     clauses: tuple[str, ...] = ()
     lost: tuple[Lost, ...] = ()
     only: CallKey | None = None
     told: tuple[CellOutcome, ...] = ()
+    again: bool = False
 
 
 write_orders: Final = msgspec.msgpack.Encoder().encode
@@ -200,8 +204,26 @@ class Worker:
         return self.orders.out_of_time
 
     def run(self, item_id: str) -> tuple[ItemReport, list[str]]:
-        """Runs one item. Returns the report of the item, and lines of text about the cells that make the item fail."""
-        return self.do(Task(item_id, lost=tuple(self.place.lost.all)))
+        """Runs one item. Returns the report of the item, and lines of text about the cells that make the item fail. A
+        cell that ended a process before runs without the calls that did."""
+        lost, item = self.place.lost, self.items[item_id]
+        report, lines = self.do(Task(item_id, lost=tuple(lost.all)))
+        ended = []
+        for cell in item.cells:
+            if deaths := lost.deaths_of(cell):
+                found = deaths[0].as_outcome
+                if may_run_again(deaths):
+                    found = with_rest(found, self.run_again(item_id, cell, lost.all))
+                ended.append(found)
+        # The controller has reported the ends of the processes.
+        lines += self._failures(each for each in ended if each.rest is not None)
+        return msgspec.structs.replace(report, cells=(*report.cells, *ended)), lines
+
+    def run_again(self, item_id: str, cell: CellKey, lost: Iterable[Lost]) -> CellOutcome:
+        """Runs a cell that ended a process, without the calls that did. Returns the outcome, with the result of the
+        other checks."""
+        report, _ = self.do(Task(item_id, (cell.clause,), tuple(lost), again=True))
+        return report.cells[0]
 
     def do(self, task: Task) -> tuple[ItemReport, list[str]]:
         """Runs a task. Returns the report of its item, and lines of text about the cells that make the item fail."""
@@ -210,7 +232,8 @@ class Worker:
             return ItemReport(), list(self._failures(task.told))
         guilty = LostCells(task.lost).of(item)
         wanted = task.clauses or item.clauses
-        left = item._replace(clauses=[c for c in wanted if c not in guilty.clauses])
+        skipped = () if task.again else guilty.clauses
+        left = item._replace(clauses=[c for c in wanted if c not in skipped])
         if not left.clauses:
             return ItemReport(), []
         cell = left.cells[0]
@@ -220,12 +243,15 @@ class Worker:
         if item.is_case:
             run = self._run_lost if case is None else partial(self._run_case, case)
         deadly = self.deadly.get(item.key, ())
-        with self.watch.item(cell, guilty, alone=alone, elsewhere=deadly, only=task.only):
+        with self.watch.item(
+            cell, guilty, alone=alone, elsewhere=deadly, only=task.only, again=task.again
+        ):
             began = time.perf_counter()  # after the wait for the device's lock
             report = run(left)
-            cells = self._rerun_flaky(left, run, report.cells)
+            cells = report.cells if task.again else self._rerun_flaky(left, run, report.cells)
             cells = share_out(cells, time.perf_counter() - began)
-        return msgspec.structs.replace(report, cells=cells), list(self._failures(cells))
+        lines = [] if task.again else list(self._failures(cells))  # of no use without the crash
+        return msgspec.structs.replace(report, cells=cells), lines
 
     def _rerun_flaky(
         self, item: Item, run: Callable[[Item], ItemReport], cells: tuple[CellOutcome, ...]
@@ -341,10 +367,19 @@ class Worker:
         except Exception as error:  # a fault of the suite, for which no outcome is lost
             what = "" if isinstance(error, NotCarried) else f"{type(error).__name__}: "
             without = f"no repro script could be written: {what}{error}"
-            return msgspec.structs.replace(
-                found, note="; ".join(filter(None, (found.note, without)))
-            )
-        path = write_repro(self.folder, found.cell, script)
+            return _with_note(found, without)
+        path = write_repro(self.folder, found.cell, script, rest=found.rest is not None)
         # The controller writes it again if this folder is on another machine.
         sent = script if self.place.scripts is not None else None
+        if found.rest is not None:
+            rest = msgspec.structs.replace(found.rest, repro=path)
+            return msgspec.structs.replace(found, rest=rest, script=sent)
         return msgspec.structs.replace(found, repro=path, script=sent)
+
+
+def _with_note(found: CellOutcome, note: str) -> CellOutcome:
+    """Returns the outcome of a cell, or of the other checks of a cell that ended its process, with a further note."""
+    if found.rest is not None:
+        joined = "; ".join(filter(None, (found.rest.note, note)))
+        return msgspec.structs.replace(found, rest=msgspec.structs.replace(found.rest, note=joined))
+    return msgspec.structs.replace(found, note="; ".join(filter(None, (found.note, note))))

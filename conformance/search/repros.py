@@ -26,6 +26,8 @@ from reports.model import CellResult
 
 #: Seconds for loading torch and making the inputs, in addition to the time limit of the cell.
 _LOADING = 60.0
+#: The end of the name of a script for the other checks of a cell that ended its process.
+_OTHER_CHECKS = "other-checks"
 _TARGET = "conformance.search.repros:serve"
 
 Say = Callable[[str], None]
@@ -35,9 +37,11 @@ Say = Callable[[str], None]
 _RUNS_CELL = Path(__file__).with_name("runs_cell.py.jinja")
 
 
-def write_repro(folder: Path, cell: CellKey, text: str) -> str:
-    """Writes a cell's repro script into a results folder. Returns its path relative to the folder."""
-    return write_script(folder, "repro", cell.clause, cell[1:], text)
+def write_repro(folder: Path, cell: CellKey, text: str, *, rest: bool = False) -> str:
+    """Writes a cell's repro script into a results folder; with ``rest``, the script for the other checks of a cell that
+    ended its process. Returns its path relative to the folder."""
+    names = (*cell[1:], _OTHER_CHECKS) if rest else cell[1:]
+    return write_script(folder, "repro", cell.clause, names, text)
 
 
 def write_script(folder: Path, inside: str, clause: str, names: Iterable[str], text: str) -> str:

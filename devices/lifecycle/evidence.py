@@ -9,7 +9,7 @@ from datetime import date
 from devices.cell import CellKey, Observed, Outcome, Verdict
 from devices.errors import ConformError
 from devices.manifest import ExpectedOutcome, Manifest
-from devices.verdicts import Expectation, Judgement, Match, Matcher, judge_cell, judge_flaky
+from devices.verdicts import ENDS, Expectation, Judgement, Match, Matcher, judge_cell, judge_flaky
 
 
 class EvidenceError(ConformError):
@@ -24,9 +24,27 @@ class Seen:
     ran: frozenset[str] = frozenset()
 
     def agrees(self, other: Seen) -> bool:
-        """Returns True if two observations have the same outcome, failing layouts and exception type."""
-        one, two = self.observed, other.observed
-        return (one.outcome, one.layouts, one.raises) == (two.outcome, two.layouts, two.raises)
+        """Returns True if two observations have the same outcome, failing layouts and exception type, also for the
+        other checks of a cell that ended its process."""
+
+        def facts(observed: Observed) -> tuple[object, ...]:
+            rest = facts(observed.rest) if observed.rest is not None else None
+            return observed.outcome, observed.layouts, observed.raises, rest
+
+        return facts(self.observed) == facts(other.observed)
+
+    @property
+    def parts(self) -> tuple[Seen, ...]:
+        """The observation, or for a cell that ended its process the observation of the end and that of the other
+        checks."""
+        if self.observed.rest is None:
+            return (self,)
+        return (Seen(replace(self.observed, rest=None)), Seen(self.observed.rest, self.ran))
+
+    def facing(self, expected: ExpectedOutcome) -> Seen:
+        """Returns the part of the observation that a block with this outcome is about: the end of the process for
+        ``crash`` and ``hang``, the other checks for all other outcomes."""
+        return self.parts[0 if expected in ENDS else -1]
 
     @property
     def passed(self) -> frozenset[str]:
@@ -42,6 +60,8 @@ class Seen:
             text += f" with {self.observed.raises}"
         if self.observed.layouts:
             text += f" in {', '.join(sorted(self.observed.layouts))}"
+        if self.observed.rest is not None and self.observed.rest.outcome is not Outcome.PASS:
+            text += f", other checks: {self.parts[-1]}"
         return text
 
 
@@ -203,6 +223,9 @@ def _together(seen: Sequence[Seen]) -> Seen:
     layout counts as passed if it ran in at least one run and failed in no run."""
     if all(each.ran == seen[0].ran for each in seen):
         return seen[0]
-    failed = frozenset().union(*(each.observed.layouts for each in seen))
+    failed = frozenset().union(*(each.parts[-1].observed.layouts for each in seen))
     ran = frozenset().union(*(each.ran for each in seen))
-    return Seen(replace(seen[0].observed, layouts=failed), ran)
+    first = seen[0].observed
+    if first.rest is not None:
+        return Seen(replace(first, rest=replace(first.rest, layouts=failed)), ran)
+    return Seen(replace(first, layouts=failed), ran)

@@ -177,15 +177,17 @@ def explanation_text(
     elif (expectation := match.expectation) is None:
         lines.append("expected: pass (no block of the manifest applies here)")
     else:
-        layouts = expectation.layouts
-        where = "" if layouts is None else f" in {', '.join(sorted(layouts))}"
-        lines.append(f"expected: '{expectation.outcome}'{where}")
-        deciding = expectation.deciding
+        for part in expectation.parts:
+            where = "" if part.layouts is None else f" in {', '.join(sorted(part.layouts))}"
+            about = "expected" if part is expectation else "expected of the other checks"
+            lines.append(f"{about}: '{part.outcome}'{where}")
+        deciding = [block for part in expectation.parts for block in part.deciding]
         for block in deciding:
             lines += _block("decides", block, key)
         # The layouts and exceptions of less specific blocks count too.
-        for block in expectation.blocks[len(deciding) :]:
-            lines += _block("agrees with the deciding block, but is less specific", block, key)
+        for part in expectation.parts:
+            for block in part.blocks[len(part.deciding) :]:
+                lines += _block("agrees with the deciding block, but is less specific", block, key)
         for block in expectation.overridden:
             by = next(each for each in deciding if _more_specific(each, block, key))
             lines += _block(f"overridden by {by.where}", block, key, by)

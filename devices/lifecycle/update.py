@@ -30,7 +30,17 @@ from devices.lifecycle.evidence import (
 from devices.lifecycle.narrow import Bounds, Box, Forbidden, decompose, narrowed, of_cases
 from devices.lifecycle.text import Editing
 from devices.manifest import AXES, Block, CauseKind, ExpectedOutcome, Manifest
-from devices.verdicts import Expectation, Match, Matcher, any_matches, conflict_text, describes
+from devices.verdicts import (
+    ENDS,
+    Expectation,
+    Match,
+    Matcher,
+    any_matches,
+    conflict_text,
+    describes,
+    judge_cell,
+    judge_parts,
+)
 
 _ADDABLE: Final = {each.value for each in ExpectedOutcome} & {each.value for each in Outcome}
 """The outcomes that a block can expect. The outcome ``error`` is not among them."""
@@ -218,7 +228,7 @@ def _to_add(found: Findings, *, recording: bool) -> tuple[dict[CellKey, JudgedCe
         if case.seen.observed.outcome is not Outcome.PASS and not _still_listed(case)
     ]
     for case in [*found.regressed, *changed]:
-        if case.seen.observed.outcome.value not in _ADDABLE:
+        if any(part.observed.outcome.value not in _ADDABLE for part in _unlisted(case)):
             left.append(Left(case.key, f"{case.seen}: a manifest cannot list this outcome"))
         elif recording:
             cases[case.key] = case
@@ -227,16 +237,36 @@ def _to_add(found: Findings, *, recording: bool) -> tuple[dict[CellKey, JudgedCe
     return cases, left
 
 
+def _unlisted(case: JudgedCell) -> list[Seen]:
+    """Returns the parts of an observation that are not as the manifest expects."""
+    if len(case.seen.parts) == 1:
+        return [case.seen]
+    observed, ran = case.seen.observed, case.seen.ran
+    judged = judge_parts(case.match.expectation, observed, ran=ran)
+    parts = zip(case.seen.parts, judged, strict=True)
+    return [part for part, each in parts if each.verdict is Verdict.REGRESSION]
+
+
 def _still_listed(case: JudgedCell) -> bool:
-    """Returns True if a cell that is better than expected still fails, but in fewer layouts than the manifest lists."""
-    fails = case.seen.observed.outcome is Outcome.FAIL
-    return fails and _as_in(case.match.expectation, case)
+    """Returns True if a cell that is better than expected still ends its process or fails, but only as the manifest
+    lists: in fewer layouts, or without the end of the process, or without failures of the other checks."""
+    expected, observed = case.match.expectation, case.seen.observed
+    if observed.is_end:
+        return True
+    if observed.outcome is Outcome.PASS:
+        return False
+    if expected is not None and expected.rest is not None:
+        return judge_cell(expected.rest, observed, ran=case.seen.ran).verdict in _LISTED
+    return observed.outcome is Outcome.FAIL and _as_in(expected, case.seen)
 
 
-def _as_in(expected: Block | Expectation | None, case: JudgedCell) -> bool:
-    """Returns True if a cell has the expected outcome. Its layouts can be compared with the expected layouts only in
-    this case."""
-    return expected is not None and expected.outcome.value == case.seen.observed.outcome.value
+_LISTED: Final = (Verdict.EXPECTED, Verdict.IMPROVEMENT)
+
+
+def _as_in(expected: Block | Expectation | None, seen: Seen) -> bool:
+    """Returns True if an observation has the expected outcome. Its layouts can be compared with the expected layouts
+    only in this case."""
+    return expected is not None and expected.outcome.value == seen.observed.outcome.value
 
 
 @dataclass(slots=True)
@@ -262,7 +292,8 @@ class _Work:
                     continue
                 if leaves := self._leaves(case, block):
                     self.gone.setdefault(block.line, set()).add(case.key)
-                if leaves or (_as_in(block, case) and (block.layouts or set()) & case.seen.passed):
+                seen = case.seen.facing(block.outcome)
+                if leaves or (_as_in(block, seen) and (block.layouts or set()) & seen.passed):
                     touched[block.line] = block
         planned = self.found.matches
         covered: dict[int, list[CellKey]] = {line: [] for line in touched}
@@ -278,13 +309,16 @@ class _Work:
 
     def _leaves(self, case: JudgedCell, block: Block) -> bool:
         """Returns True if a block should no longer match the given cell in any layout."""
-        observed = case.seen.observed
+        seen = case.seen.facing(block.outcome)
+        observed = seen.observed
         if observed.outcome is Outcome.PASS:
             return True
-        same = _as_in(block, case)
+        same = _as_in(block, seen)
         if case.key in self.additions and not (same and describes(block, observed)):
             return True
-        return same and block.layouts is not None and block.layouts <= case.seen.passed
+        if block.outcome in ENDS and not observed.is_end and _still_listed(case):
+            return True
+        return same and block.layouts is not None and block.layouts <= seen.passed
 
     def _narrow(
         self,
@@ -304,10 +338,12 @@ class _Work:
             if block.layouts is None or key in gone or overridden(key):
                 continue
             case = self.moving.get(key)
-            if case is not None and _as_in(block, case):
-                seen, may = case.seen, block.layouts - case.seen.passed
+            if case is not None and _as_in(block, case.seen.facing(block.outcome)):
+                seen = case.seen.facing(block.outcome)
+                may = block.layouts - seen.passed
             elif key in self.found.as_expected:
-                seen, may = self.found.as_expected[key], block.layouts
+                seen = self.found.as_expected[key].facing(block.outcome)
+                may = block.layouts
             else:
                 continue
             bounds[key] = Bounds(block.layouts & seen.observed.layouts, may)
@@ -321,16 +357,30 @@ class _Work:
     ) -> None:
         """Adds blocks for failures that no block expects."""
         matcher = Matcher(self.now(facts))
-        cells, listed = {}, {}
+        for end in (True, False):
+            cells, listed = self._missing(matcher, today, end=end)
+            for block in new_blocks(cause, cells, listed, self.found.matches, drafts):
+                self.editing.insert(block)
+
+    def _missing(
+        self, matcher: Matcher, today: date, *, end: bool
+    ) -> tuple[dict[CellKey, Seen], dict[CellKey, frozenset[str]]]:
+        """Returns the observations that no block expects, and the layouts that blocks list for them already. With
+        ``end``, the observations are those of cells that ended their process, otherwise all other ones."""
+        cells: dict[CellKey, Seen] = {}
+        listed: dict[CellKey, frozenset[str]] = {}
         for key, case in self.additions.items():
             expectation = matcher.match(key).expectation
-            if judge_observation(expectation, case.seen, today).verdict is Verdict.EXPECTED:
-                continue  # another block expects the failure, now that its overriding block is narrower
-            cells[key] = case.seen
-            if expectation and expectation.layouts is not None and _as_in(expectation, case):
-                listed[key] = expectation.layouts
-        for block in new_blocks(cause, cells, listed, self.found.matches, drafts):
-            self.editing.insert(block)
+            for seen in case.seen.parts:
+                if seen.observed.is_end is not end:
+                    continue
+                part = _part(expectation, seen)
+                if judge_observation(part, seen, today).verdict in (Verdict.EXPECTED, Verdict.OK):
+                    continue  # a block expects this part of the observation
+                cells[key] = seen
+                if part and part.layouts is not None and _as_in(part, seen):
+                    listed[key] = part.layouts
+        return cells, listed
 
     def now(self, facts: Mapping[str, str]) -> Manifest:
         """Returns the manifest with the changes so far, reduced to the blocks that apply on a machine with these facts."""
@@ -355,11 +405,21 @@ class _Work:
                 raise _fault(key, "the expectation of the cell would change")
 
 
+def _part(expectation: Expectation | None, seen: Seen) -> Expectation | None:
+    """Returns the part of an expectation that an observation must be compared with: that of the other checks if the cell
+    did not end its process."""
+    if expectation is None or expectation.outcome not in ENDS:
+        return expectation
+    return expectation if seen.observed.is_end else expectation.rest
+
+
 def _decides(match: Match, block: Block) -> bool:
     """Returns False if a block matches the cell but another block overrides it for this cell; otherwise True."""
     if not any(each is block for each in match.blocks):
         return True  # the block does not match the cell, so nothing overrides it there
-    return match.expectation is None or any(each is block for each in match.expectation.blocks)
+    if match.expectation is None:
+        return True
+    return any(each is block for part in match.expectation.parts for each in part.blocks)
 
 
 def _allowed_verdicts(case: JudgedCell, *, recorded: bool) -> tuple[Verdict, ...]:
@@ -375,11 +435,14 @@ def _expectation_key(match: Match) -> tuple[object, ...]:
     does not matter which blocks state these values."""
     if match.expectation is None:
         return ()
-    return (
-        match.expectation.outcome,
-        match.expectation.layouts,
-        match.expectation.min_pass_rate,
-        {(block.raises, block.match) for block in match.expectation.blocks},
+    return tuple(
+        (
+            part.outcome,
+            part.layouts,
+            part.min_pass_rate,
+            frozenset((block.raises, block.match) for block in part.blocks),
+        )
+        for part in match.expectation.parts
     )
 
 

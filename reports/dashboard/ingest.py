@@ -209,7 +209,8 @@ def _matched(read: ReadRun, manifest: Manifest, name: str) -> Judged:
         if match.conflict is not None:
             problems.setdefault(conflict_text(match.conflict, key))
         if match.expectation is not None and (result := read.not_passed.get(position)) is not None:
-            found = deciding[position] = [place[each.line] for each in match.expectation.deciding]
+            parts = match.expectation.parts
+            found = deciding[position] = [place[e.line] for part in parts for e in part.deciding]
             if result.verdict in (Verdict.EXPECTED, Verdict.FLAKY):
                 met.update(found)
     cells: Counter[int] = Counter()
@@ -406,6 +407,7 @@ class _Detail(msgspec.Struct, omit_defaults=True):
 _SHOWN = {
     "key", "outcome", "verdict", "why", "checks", "samples", "layouts", "ran_layouts", "worst_error",
     "raises", "failure", "failed", "note", "said", "repro", "seen", "seconds", "worker", "example",
+    "rest",
 }  # fmt: skip
 _OTHERS = tuple(name for name in CellResult.__struct_fields__ if name not in _SHOWN)
 
@@ -461,7 +463,7 @@ def _detail(folder: Path, result: CellResult, shard: _Shard) -> _Detail:
         message=_cut(result.message),
         raises=_cut(result.raises or ""),
         repro=_cut(result.repro or ""),
-        layouts=[clean(name) for name in result.layouts],
+        layouts=[clean(name) for name in result.failing_layouts],
         worst="" if result.worst_error is None else f"{result.worst_error:g}",
         example=smallest(result.example),
         seen=[(clean(str(bug)), clean(bug.url)) for bug in result.seen],
@@ -499,6 +501,8 @@ def _more(result: CellResult) -> dict[str, str]:
         if value := getattr(result, name):
             plain = str(value) if isinstance(value, Use) else msgspec.to_builtins(value)
             found[name] = _cut(plain if isinstance(plain, str) else json.dumps(plain, indent=2))
+    if result.rest is not None and result.rest.repro:
+        found["script_of_the_other_checks"] = _cut(f"python {result.rest.repro}")
     return found
 
 

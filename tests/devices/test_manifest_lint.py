@@ -25,6 +25,7 @@ def found(*blocks: str, cells: list[CellKey] = CELLS) -> list[str]:
 
 FAIL = 'clause = "layout.values"\noutcome = "fail"'
 CRASH = 'clause = "layout.values"\noutcome = "crash"'
+BLOCKED = CRASH.replace("crash", "blocked")
 
 
 def test_a_sound_manifest_has_no_problems() -> None:
@@ -59,9 +60,9 @@ def test_a_block_expires_on_every_machine() -> None:
 
 
 def test_a_conflict_is_named_once_with_the_number_of_its_cells() -> None:
-    assert found(FAIL + '\nop = "add"', CRASH + '\nop = ["add", "mul*"]') == [
+    assert found(FAIL + '\nop = "add"', BLOCKED + '\nop = ["add", "mul*"]') == [
         (
-            "e.toml:6: this block expects 'crash' of layout.values::add[int8] (and 1 more cell),"
+            "e.toml:6: this block expects 'blocked' of layout.values::add[int8] (and 1 more cell),"
             " but the block at e.toml:1 expects 'fail', and neither is more specific: narrow one of"
             " the blocks, or add a block for these cells only"
         )
@@ -70,7 +71,11 @@ def test_a_conflict_is_named_once_with_the_number_of_its_cells() -> None:
 
 def test_blocks_that_never_meet_on_a_planned_cell_do_not_conflict() -> None:
     cells = [CELLS[0]]
-    assert found(FAIL, CRASH + '\nop = "a*"', CRASH + '\nop = "add"', cells=cells) == []
+    assert found(FAIL, BLOCKED + '\nop = "a*"', BLOCKED + '\nop = "add"', cells=cells) == []
+
+
+def test_a_block_for_a_crash_and_a_block_for_a_failure_do_not_conflict() -> None:
+    assert found(FAIL + '\nop = "add"', CRASH + '\nop = "add"') == []
 
 
 def test_problems_are_in_the_order_of_the_file() -> None:
@@ -78,7 +83,7 @@ def test_problems_are_in_the_order_of_the_file() -> None:
         FAIL + '\nop = "sub"',
         FAIL + '\nop = "add"\nexpires = 2027-01-01',
         FAIL + '\nop = "div"',
-        CRASH + '\nop = "add"',
+        BLOCKED + '\nop = "add"',
     )
     assert [text.partition(":")[2].partition(":")[0] for text in texts] == ["1", "6", "12", "17"]
 

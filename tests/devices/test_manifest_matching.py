@@ -89,8 +89,8 @@ def test_a_cell_without_a_dtype_is_matched_by_any_dtype_only() -> None:
 
 
 def test_an_exact_name_overrides_a_prefix() -> None:
-    found = decided(block(1, op="add", outcome="crash"), block(2, op="ad*"))
-    assert (found.outcome, lines(found.overridden)) == (ExpectedOutcome.CRASH, [2])
+    found = decided(block(1, op="add", outcome="blocked"), block(2, op="ad*"))
+    assert (found.outcome, lines(found.overridden)) == (ExpectedOutcome.BLOCKED, [2])
 
 
 def test_an_exact_name_overrides_the_prefix_of_all_of_it() -> None:
@@ -110,33 +110,57 @@ def test_of_a_list_the_most_exact_pattern_counts() -> None:
 
 def test_more_exact_on_one_axis_and_less_on_another_is_a_conflict() -> None:
     with pytest.raises(ManifestConflict) as caught:
-        expect(block(3, op="add"), block(9, "layout.values", outcome="crash"))
+        expect(block(3, op="add", outcome="hang"), block(9, "layout.values", outcome="crash"))
     assert str(caught.value) == (
         "expected.toml:9: this block expects 'crash' of layout.values::add[float32], but the block"
-        " at expected.toml:3 expects 'fail', and neither is more specific: narrow one of the blocks, or"
+        " at expected.toml:3 expects 'hang', and neither is more specific: narrow one of the blocks, or"
         " add a block for these cells only"
     )
 
 
 def test_equally_exact_blocks_conflict() -> None:
     with pytest.raises(ManifestConflict):
-        expect(block(1, op="add mul"), block(2, op="add", outcome="hang"))
+        expect(block(1, op="add mul"), block(2, op="add", outcome="blocked"))
 
 
 def test_a_conflict_is_raised_anew_with_each_cell_s_name() -> None:
-    matcher = Matcher(Manifest((block(1, op="add"), block(2, op="add", outcome="crash"))))
+    blocks = block(1, op="add", outcome="hang"), block(2, op="add", outcome="crash")
+    matcher = Matcher(Manifest(blocks))
     for dtype in ("float32", "float32", "int64"):
         with pytest.raises(ManifestConflict, match=f"add.{dtype}."):
             matcher.expect(ADD._replace(dtype=dtype))
 
 
+@pytest.mark.parametrize("other", ["fail", "unsupported", "blocked"])
+def test_a_crash_and_a_failure_of_the_other_checks_do_not_conflict(other: str) -> None:
+    found = decided(
+        block(1, op="add", outcome=other, layouts="a"),
+        block(2, "layout.values", outcome="crash"),
+        block(3, "layout.*", outcome=other, layouts="b"),
+    )
+    assert (found.outcome, lines(found.blocks)) == (ExpectedOutcome.CRASH, [2])
+    assert found.rest is not None and found.rest.outcome.value == other
+    assert (lines(found.rest.blocks), found.rest.layouts) == ([1, 3], frozenset("ab"))
+    assert found.overridden == ()
+
+
+def test_a_flaky_cell_that_may_crash_is_a_conflict() -> None:
+    with pytest.raises(ManifestConflict):
+        expect(block(1, outcome="flaky", min_pass_rate=0.5), block(2, outcome="crash"))
+
+
+def test_a_crash_with_two_sorts_of_failure_is_a_conflict_of_the_failures() -> None:
+    with pytest.raises(ManifestConflict, match=r"toml:3.*'blocked'.*toml:2 expects 'fail'"):
+        expect(block(1, outcome="crash"), block(2), block(3, outcome="blocked"))
+
+
 def test_a_more_exact_block_solves_a_conflict() -> None:
     found = decided(
-        block(1, op="add"),
-        block(2, "layout.values", outcome="crash"),
-        block(3, "layout.values", op="add", outcome="hang"),
+        block(1, op="add", outcome="blocked"),
+        block(2, "layout.values"),
+        block(3, "layout.values", op="add", outcome="unsupported"),
     )
-    assert (found.outcome, lines(found.overridden)) == (ExpectedOutcome.HANG, [1, 2])
+    assert (found.outcome, lines(found.overridden)) == (ExpectedOutcome.UNSUPPORTED, [1, 2])
 
 
 def test_blocks_that_expect_the_same_do_not_conflict() -> None:
@@ -157,8 +181,16 @@ def test_a_block_without_layouts_means_any() -> None:
 
 
 def test_the_layouts_of_an_overridden_outcome_are_left_out() -> None:
-    found = decided(block(1, outcome="crash", layouts="a"), block(2, op="add", layouts="c"))
+    found = decided(block(1, outcome="blocked", layouts="a"), block(2, op="add", layouts="c"))
     assert found.layouts == frozenset("c")
+
+
+def test_a_crash_and_a_failure_do_not_override_each_other() -> None:
+    found = decided(block(1, outcome="crash"), block(2, op="add"), block(3))
+    assert [lines(part.blocks) for part in found.parts] == [[1], [2, 3]]
+    found = decided(block(1, op="add", outcome="crash"), block(2), block(3, outcome="hang"))
+    assert [lines(part.blocks) for part in found.parts] == [[1], [2]]
+    assert lines(found.overridden) == [3]
 
 
 def test_of_two_pass_rates_the_stricter_is_held() -> None:
@@ -208,8 +240,12 @@ def exactness(patterns: tuple[str, ...], name: str) -> float:
     return best
 
 
-def oracle(blocks: list[Block], key: CellKey) -> tuple[str, object, list[int]] | str | None:
-    """(outcome, layouts, deciding lines), "conflict", or None."""
+Part = tuple[str, object, list[int]]
+
+
+def oracle(blocks: list[Block], key: CellKey) -> list[Part] | str:
+    """(outcome, layouts, deciding lines) of the end of the process and of the other checks, or "conflict"."""
+    ends = ("crash", "hang")  # no block here is flaky
     candidates: list[tuple[Block, Rank]] = []
     for each in blocks:
         axes = zip((each.clause, each.op, each.dtype, each.variant), key, strict=True)
@@ -219,27 +255,29 @@ def oracle(blocks: list[Block], key: CellKey) -> tuple[str, object, list[int]] |
     winners = []
     for each, rank in candidates:
         beaten = False
-        for _, other in candidates:
+        for by, other in candidates:
             at_least = all(b >= a for a, b in zip(rank, other, strict=True))
             more = any(b > a for a, b in zip(rank, other, strict=True))
-            beaten = beaten or (at_least and more)
+            same = (each.outcome.value in ends) == (by.outcome.value in ends)
+            beaten = beaten or (at_least and more and same)
         if not beaten:
             winners.append(each)
-    if not winners:
-        return None
-    outcomes = {each.outcome for each in winners}
-    if len(outcomes) > 1:
+    outcomes = sorted({each.outcome.value for each in winners}, key=lambda name: name not in ends)
+    if len({name in ends for name in outcomes}) < len(outcomes):
         return "conflict"
-    outcome = outcomes.pop()
-    layouts: set[str] | None = set()
-    for each, _ in candidates:
-        if each.outcome is outcome:
-            if each.layouts is None:
-                layouts = None
-                break
-            assert layouts is not None
-            layouts |= each.layouts
-    return outcome.value, layouts, [each.line for each in winners]
+    parts: list[Part] = []
+    for outcome in outcomes:
+        layouts: set[str] | None = set()
+        for each, _ in candidates:
+            if each.outcome.value == outcome:
+                if each.layouts is None:
+                    layouts = None
+                    break
+                assert layouts is not None
+                layouts |= each.layouts
+        deciding = [each.line for each in winners if each.outcome.value == outcome]
+        parts.append((outcome, layouts, deciding))
+    return parts
 
 
 _CLAUSES = ["a.x", "a.xy", "b.x"]
@@ -268,15 +306,14 @@ def _drawn(*outcomes: ExpectedOutcome) -> st.SearchStrategy[Block]:
     )
 
 
-def seen(matcher: Matcher, key: CellKey) -> tuple[str, object, list[int]] | str | None:
+def seen(matcher: Matcher, key: CellKey) -> list[Part] | str:
     """What the matcher says, in the oracle's form."""
     try:
         found = matcher.expect(key)
     except ManifestConflict:
         return "conflict"
-    if found is None:
-        return None
-    return found.outcome.value, found.layouts, lines(found.deciding)
+    parts = found.parts if found is not None else ()
+    return [(part.outcome.value, part.layouts, lines(part.deciding)) for part in parts]
 
 
 def _compare(drawn: list[Block]) -> None:

@@ -322,3 +322,79 @@ def test_a_flaky_failure_of_another_kind_is_a_regression() -> None:
 def test_a_layout_that_did_not_flake_this_time_is_no_improvement() -> None:
     expectation = expecting(block(outcome="flaky", layouts="ab"))
     assert judge_cell(expectation, failing("a"), ran=ALL).verdict is Verdict.FLAKY
+
+
+# A cell that ended its process, and its other checks
+
+
+def ended(rest: str = "", outcome: Outcome = Outcome.CRASH, **more: Any) -> Observed:
+    """A crash of which the other checks fail in these layouts; without layouts they pass."""
+    other = failing(rest, **more) if rest else PASS
+    return Observed(outcome, message="killed by SIGSEGV", rest=other)
+
+
+CRASH, FAIL_AB = block(1, "crash"), block(2, layouts="ab")
+
+ENDED = [
+    # The blocks, what is observed, and the verdict.
+    ((), ended(), Verdict.REGRESSION),
+    ((), ended("a"), Verdict.REGRESSION),
+    ((CRASH,), ended(), Verdict.EXPECTED),
+    ((CRASH,), ended("a"), Verdict.REGRESSION),
+    ((CRASH,), failing("a"), Verdict.IMPROVEMENT),
+    ((FAIL_AB,), ended("ab"), Verdict.REGRESSION),
+    ((FAIL_AB,), ended(), Verdict.REGRESSION),
+    ((CRASH, FAIL_AB), ended("ab"), Verdict.EXPECTED),
+    ((CRASH, FAIL_AB), ended("abc"), Verdict.REGRESSION),
+    ((CRASH, FAIL_AB), ended("a"), Verdict.IMPROVEMENT),
+    ((CRASH, FAIL_AB), ended(), Verdict.IMPROVEMENT),
+    ((CRASH, FAIL_AB), Observed(Outcome.CRASH), Verdict.EXPECTED),  # no other check ran
+    ((CRASH, FAIL_AB), ended("ab", Outcome.HANG), Verdict.REGRESSION),
+    ((CRASH, FAIL_AB), failing("ab"), Verdict.IMPROVEMENT),
+    ((CRASH, FAIL_AB), failing("abc"), Verdict.REGRESSION),
+    ((CRASH, FAIL_AB), PASS, Verdict.IMPROVEMENT),
+    ((block(1, "hang"), FAIL_AB), ended("ab", Outcome.HANG), Verdict.EXPECTED),
+    ((block(1, "flaky"),), ended(), Verdict.REGRESSION),
+]
+
+
+@pytest.mark.parametrize(("blocks", "observed", "verdict"), ENDED)
+def test_the_end_of_a_process_and_the_other_checks_are_judged_apart(
+    blocks: tuple[Block, ...], observed: Observed, verdict: Verdict
+) -> None:
+    expectation = expecting(*blocks) if blocks else None
+    assert judge_cell(expectation, observed, ran=ALL).verdict is verdict
+
+
+def test_an_expected_crash_with_a_new_failure_names_the_failure() -> None:
+    judgement = judge_cell(expecting(CRASH), ended("a", message="[a] wrong values"), ran=ALL)
+    assert judgement.why == (
+        "the other checks: fail ([a] wrong values); the manifest does not list this outcome"
+    )
+
+
+def test_a_listed_failure_that_is_gone_beside_an_expected_crash_names_its_block() -> None:
+    judgement = judge_cell(expecting(CRASH, FAIL_AB), ended("a"), ran=ALL)
+    assert judgement.blocks == (FAIL_AB,)
+    assert judgement.why.startswith("the other checks: the layouts b pass, but are listed at ")
+
+
+def test_a_crash_that_is_gone_beside_expected_failures_names_its_block() -> None:
+    judgement = judge_cell(expecting(CRASH, FAIL_AB), failing("ab"), ran=ALL)
+    assert judgement.blocks == (CRASH,)
+    assert judgement.why.startswith("the process no longer ends, expected 'crash'")
+
+
+def test_the_blocks_of_an_expected_crash_with_expected_failures_are_both_named() -> None:
+    assert judge_cell(expecting(CRASH, FAIL_AB), ended("ab"), ran=ALL).blocks == (CRASH, FAIL_AB)
+
+
+def test_other_checks_whose_references_disagree_are_not_counted() -> None:
+    observed = Observed(Outcome.CRASH, rest=Observed(Outcome.AMBIGUOUS))
+    assert judge_cell(expecting(CRASH), observed).verdict is Verdict.EXPECTED
+
+
+@pytest.mark.parametrize("outcome", [Outcome.BLOCKED, Outcome.UNSUPPORTED, Outcome.ERROR])
+def test_other_checks_that_cannot_be_made_are_not_covered_by_a_crash(outcome: Outcome) -> None:
+    observed = Observed(Outcome.CRASH, rest=Observed(outcome))
+    assert judge_cell(expecting(CRASH), observed).verdict is Verdict.REGRESSION

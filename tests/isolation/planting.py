@@ -2,6 +2,7 @@
 
 ``PLANTED='{"layout.values::mm[float32]": "segfault"}'`` does what it says each time that the cell begins, in a
 worker or in pytest itself. With ``PLANTED_ONCE=FOLDER`` each does it once, whichever process it is in.
+``PLANTED_CALL=neg`` ends the process in each call of that layout or kind.
 Each worker ends as it starts with the status ``PLANTED_START``, or has the suite in the version ``PLANTED_VERSION``.
 With ``PLANTED_END`` pytest dies when everything is done, before it writes its results.
 """
@@ -15,7 +16,7 @@ import os
 import re
 import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from conformance.plan import selection
 from conformance.run import worker
 from conformance.run.isolation.watch import Watch
 from conformance.run.session import Session
+from devices.cell import CallKey
 from opinfo.device import DeviceUnusable
 
 
@@ -102,6 +104,7 @@ MISHAPS: dict[str, Callable[[], object]] = {
 }
 
 _begin = Watch.begin
+_made = Watch.call
 _call = OpContext.call
 _preflight = worker.preflight
 
@@ -121,6 +124,13 @@ def _planted(
             return
         mark.touch()
     MISHAPS[what]()
+
+
+def _deadly(self: Watch, call: CallKey, clauses: Collection[str] = ()) -> bool:
+    made = _made(self, call, clauses)
+    if made and call.layout == os.environ.get("PLANTED_CALL"):
+        _segfault()
+    return made
 
 
 def _broken(*args: Any, **kwargs: Any) -> Any:
@@ -146,5 +156,6 @@ if "PLANTED_END" in os.environ:
 if "PLANTED_VERSION" in os.environ:
     selection.VERSION = os.environ["PLANTED_VERSION"]
 Watch.begin = _planted  # type: ignore[method-assign]
+Watch.call = _deadly  # type: ignore[method-assign]
 OpContext.call = _poisoned_call  # type: ignore[method-assign]
 worker.preflight = _poisoned_preflight  # type: ignore[assignment]

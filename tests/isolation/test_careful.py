@@ -16,7 +16,7 @@ from conformance.run.item_report import GroupCall, ItemReport, Lost, LostCells
 from conformance.run.process_copies import Copies
 from conformance.run.worker import Task, WorkerOrders
 from conformance.search.minimise.tasks import Bench
-from devices.cell import CallKey, CellKey, CellOutcome, Outcome
+from devices.cell import CallKey, CellKey, CellOutcome, OtherChecks, Outcome
 from devices.failure import Failure, Kind
 
 CELL, OTHER = CellKey("layout.values", "mm", "int64"), CellKey("layout.bounds", "mm", "int64")
@@ -60,6 +60,17 @@ def passed(*cells: CellKey) -> Ran:
     return Ran(ItemReport(tuple(told)), [])
 
 
+def rested(*cells: CellKey, outcome: Outcome = Outcome.PASS) -> Ran:
+    """The report of cells that ran without the calls that end their process."""
+    told = (
+        CellOutcome(
+            cell=cell, outcome=outcome, checks=9, rest=OtherChecks(outcome=outcome, left_out=1)
+        )
+        for cell in cells
+    )
+    return Ran(ItemReport(tuple(told)), [])
+
+
 def outcomes(folder: Path, copies: Copies, *lost: Lost) -> dict[CellKey, CellOutcome]:
     """What a worker reports of the item, after these deaths elsewhere."""
 
@@ -75,22 +86,27 @@ def outcomes(folder: Path, copies: Copies, *lost: Lost) -> dict[CellKey, CellOut
 def test_a_call_that_dies_alone_is_a_crash_and_the_rest_of_its_item_is_judged(
     tmp_path: Path,
 ) -> None:
-    copies = Scripted(passed(OTHER), CRASH, Ran(ItemReport(), ["bad"]))
+    copies = Scripted(passed(OTHER), CRASH, rested(CELL), Ran(ItemReport(), ["bad"]))
     found = outcomes(tmp_path, copies, CRASH)
     assert {cell: each.outcome for cell, each in found.items()} == {
         OTHER: Outcome.PASS,
         CELL: Outcome.CRASH,
     }
-    rest, alone, told = copies.asked
+    rest, alone, again, told = copies.asked
     assert rest == Task(ITEM, lost=(CRASH,))
     assert alone == Task(ITEM, (CELL.clause,), only=CALL.call)
+    assert again == Task(ITEM, (CELL.clause,), (CRASH,), again=True)
+    assert (found[CELL].checks, found[CELL].rest) == (
+        9,
+        OtherChecks(outcome=Outcome.PASS, left_out=1),
+    )
     assert told.told == (found[CELL],)
 
 
 def test_a_call_that_dies_only_after_others_is_a_crash_of_the_whole_cell(tmp_path: Path) -> None:
-    copies = Scripted(passed(OTHER), passed(CELL), CRASH, Ran(ItemReport(), ["bad"]))
+    copies = Scripted(passed(OTHER), passed(CELL), CRASH, rested(CELL), Ran(ItemReport(), ["bad"]))
     found = outcomes(tmp_path, copies, CRASH)[CELL]
-    assert (found.outcome, found.call) == (Outcome.CRASH, None)
+    assert (found.outcome, found.call, found.checks) == (Outcome.CRASH, None, 9)
 
 
 def test_a_cell_that_does_not_die_alone_has_the_outcome_that_was_seen_alone(tmp_path: Path) -> None:
@@ -106,10 +122,56 @@ def test_a_second_call_of_a_cell_that_died_is_left_out_too_and_confirmed_once(
     tmp_path: Path,
 ) -> None:
     second = msgspec.structs.replace(CRASH, call=GroupCall(CELL.clause, CallKey(2, "x")))
-    copies = Scripted(second, passed(OTHER), CRASH, Ran(ItemReport(), ["bad"]))
+    copies = Scripted(second, passed(OTHER), CRASH, rested(CELL), Ran(ItemReport(), ["bad"]))
     found = outcomes(tmp_path, copies, CRASH)
-    assert copies.asked[1].lost == (CRASH, second)
-    assert found[CELL].call == CALL.call and len(copies.asked) == 4
+    assert copies.asked[1].lost == copies.asked[3].lost == (CRASH, second)
+    assert found[CELL].call == CALL.call and len(copies.asked) == 5
+
+
+def test_a_further_deadly_call_is_left_out_when_the_cell_runs_again(tmp_path: Path) -> None:
+    second = msgspec.structs.replace(CRASH, call=GroupCall(CELL.clause, CallKey(2, "x")))
+    failed = rested(CELL, outcome=Outcome.FAIL)
+    copies = Scripted(passed(OTHER), CRASH, second, failed, Ran(ItemReport(), ["bad"]))
+    found = outcomes(tmp_path, copies, CRASH)[CELL]
+    assert copies.asked[3] == Task(ITEM, (CELL.clause,), (CRASH, second), again=True)
+    assert (found.outcome, found.call) == (Outcome.CRASH, CALL.call)
+    assert found.rest is not None and found.rest.outcome is Outcome.FAIL
+
+
+def test_a_cell_that_always_dies_in_another_call_is_given_up(tmp_path: Path) -> None:
+    others = [
+        msgspec.structs.replace(CRASH, call=GroupCall(CELL.clause, CallKey(n, "x")))
+        for n in range(2, 13)
+    ]
+    copies = Scripted(passed(OTHER), CRASH, *others, Ran(ItemReport(), ["bad"]))
+    found = outcomes(tmp_path, copies, CRASH)[CELL]
+    assert (found.outcome, found.rest) == (Outcome.CRASH, None)
+
+
+def test_a_cell_without_a_known_call_is_not_run_again(tmp_path: Path) -> None:
+    unknown = msgspec.structs.replace(CRASH, call=None)
+    copies = Scripted(passed(OTHER), unknown, Ran(ItemReport(), ["bad"]))
+    found = outcomes(tmp_path, copies, unknown)[CELL]
+    assert (found.outcome, found.rest, len(copies.asked)) == (Outcome.CRASH, None, 3)
+
+
+def test_a_process_in_which_no_other_check_ran_is_not_used_again(tmp_path: Path) -> None:
+    copies = Scripted(passed(OTHER), CRASH, passed(CELL), Ran(ItemReport(), ["bad"]))
+    found = outcomes(tmp_path, copies, CRASH)[CELL]
+    ended = copies.ended
+    copies = Scripted(passed(OTHER), CRASH, rested(CELL), Ran(ItemReport(), ["bad"]))
+    outcomes(tmp_path, copies, CRASH)
+    assert found.rest is None and ended == copies.ended + 1
+
+
+@pytest.mark.parametrize("hangs", [1, 2])
+def test_a_cell_runs_again_after_one_hang_and_not_after_two(tmp_path: Path, hangs: int) -> None:
+    lost = [
+        Lost(CELL, Outcome.HANG, "x", GroupCall(CELL.clause, CallKey(n, "x"))) for n in range(hangs)
+    ]
+    said = [passed(OTHER), *([rested(CELL)] if hangs == 1 else []), Ran(ItemReport(), ["bad"])]
+    found = outcomes(tmp_path, Scripted(*said), *lost)[CELL]
+    assert found.outcome is Outcome.HANG and (found.rest is None) is (hangs == 2)
 
 
 def test_a_process_in_which_a_kernel_wrote_outside_of_its_buffers_is_not_used_again(

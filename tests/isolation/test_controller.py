@@ -124,6 +124,20 @@ def test_a_death_outside_of_any_cell_costs_the_item_a_second_try_and_then_its_ce
     assert {cell.clause for cell in bench.done} == {"layout.values", "layout.bounds"}
 
 
+def test_an_item_whose_other_cells_are_done_runs_again_for_the_other_checks_of_the_dead_cell(
+    bench: Bench,
+) -> None:
+    node = bench.start("gw0", -signal.SIGSEGV)
+    Journal(bench.folder, "gw0").begin(CELL, 5.0)
+    bench.done.add(CellKey("layout.values", "mm", "int64"))
+    bench.controller.record = lambda lost, worker: None  # the session waits for the other checks
+    assert bench.controller.crashed(ITEM, node).again
+    node = bench.start("gw1", -signal.SIGSEGV)
+    Journal(bench.folder, "gw1").begin(CELL, 5.0)
+    found = bench.controller.crashed(ITEM, node)
+    assert not found.failed and len(bench.controller.lost.deaths_of(CELL)) == 2
+
+
 def test_a_death_behind_a_finished_item_loses_nothing(bench: Bench) -> None:
     node = bench.start("gw0", -signal.SIGSEGV)
     Journal(bench.folder, "gw0").end()

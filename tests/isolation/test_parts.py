@@ -15,6 +15,7 @@ from pathlib import Path
 from queue import Queue
 from typing import Any
 
+import msgspec
 import pytest
 
 from conformance import contract
@@ -55,7 +56,7 @@ from conformance.run.progress import (
 )
 from conformance.run.session import Session
 from conformance.run.xdist_adapter import prepare_options, wants_a_worker
-from devices.cell import CallKey, CellKey, CellOutcome, Observed, Outcome
+from devices.cell import CallKey, CellKey, CellOutcome, Observed, OtherChecks, Outcome
 from devices.cpu.descriptor import DESCRIPTOR as CPU
 from devices.descriptor import Descriptor
 from devices.errors import ConformError
@@ -123,6 +124,7 @@ class Watched:
         wanted: Sequence[str],
         lost: Sequence[Lost] = (),
         elsewhere: Sequence[str] = (),
+        again: bool = False,
     ) -> None:
         self._folder, cell = folder, CellKey(GROUP[0], "add", "int64")
         self.records = [CellRecord(cell._replace(clause=clause)) for clause in wanted]
@@ -131,7 +133,7 @@ class Watched:
             Journal(folder, "gw0"), CellLimits(3.0), lock, lambda: None, lambda _: None
         )  # type: ignore[arg-type]
         self._guilty = LostCells(lost).of(Item.of(cell))
-        with self.watch.item(cell, self._guilty, alone=False, elsewhere=elsewhere):
+        with self.watch.item(cell, self._guilty, alone=False, elsewhere=elsewhere, again=again):
             """The item begins."""
         self.watch.begin(GROUP, self.records)
 
@@ -180,6 +182,37 @@ def test_after_three_deaths_no_other_call_of_the_group_is_made(tmp_path: Path) -
     watched = Watched(tmp_path, GROUP[1:], lost)
     made = [sample for sample in range(6) if watched.watch.call(CallKey(sample, "a"), GROUP)]
     assert made == [0]
+
+
+def test_after_two_deaths_in_a_layout_or_with_a_sample_calls_like_them_are_not_made(
+    tmp_path: Path,
+) -> None:
+    def dead(sample: int, layout: str) -> Lost:
+        call = GroupCall(GROUP[0], CallKey(sample, layout))
+        return Lost(CellKey(GROUP[0], "add", "int64"), Outcome.CRASH, "x", call)
+
+    def made(*lost: Lost) -> list[str]:
+        watched = Watched(tmp_path, GROUP[1:], lost)
+        calls = [CallKey(sample, layout) for sample in range(3) for layout in "abc"]
+        return [str(call) for call in calls if watched.watch.call(call, GROUP)]
+
+    assert made(dead(0, "b"), dead(1, "b")) == ["0/a", "0/c", "1/a", "1/c", "2/a", "2/c"]
+    assert made(dead(1, "a"), dead(1, "b")) == ["0/a", "0/b", "0/c", "2/a", "2/b", "2/c"]
+    assert made(dead(0, "a"), dead(1, "b")) == ["0/b", "0/c", "1/a", "1/c", "2/a", "2/b", "2/c"]
+
+
+def test_a_cell_that_runs_again_is_charged_itself_and_leaves_out_what_was_judged(
+    tmp_path: Path,
+) -> None:
+    lost = [died(GROUP[0], 0), died("layout.views", 1, judged=True)]
+    watched = Watched(tmp_path, ["layout.views"], lost, again=True)
+    calls = CallKey(0, "a"), CallKey(1, "a"), CallKey(2, "b")
+    assert [watched.watch.call(call, GROUP) for call in calls] == [False, False, True]
+    assert watched.charged() == "layout.views"
+    record = watched.records[0]
+    record.check(2, "b")
+    found = watched.watch.noted(record.to_outcome())
+    assert found.rest is not None and (found.rest.outcome, found.rest.left_out) == (Outcome.PASS, 2)
 
 
 def test_an_op_of_which_no_call_returns_is_left_alone_and_blocks_what_is_not_judged(
@@ -662,7 +695,7 @@ def test_the_start_of_a_run_deletes_old_journals_and_keeps_its_own(
 def test_a_cell_that_is_reported_again_is_counted_once() -> None:
     session = Session.__new__(Session)
     session.contract, session.matcher = contract.load(), Matcher(Manifest())
-    session.failing, session.outcomes = set(), {}
+    session.failing, session.ended, session.outcomes = set(), set(), {}
     session.asked = session.missed = session.shipped = 0
     crash = Lost(CELL, Outcome.CRASH, "the worker was killed by SIGSEGV")
     session._take(ItemReport((crash.as_outcome,)), "gw0")
@@ -670,6 +703,26 @@ def test_a_cell_that_is_reported_again_is_counted_once() -> None:
     assert session.failing == {CELL}
     session._take(passed(CELL), "gw1")
     assert session.failing == set()
+
+
+def test_a_cell_that_died_is_done_when_its_other_checks_have_run() -> None:
+    session = Session.__new__(Session)
+    session.contract, session.matcher = contract.load(), Matcher(Manifest())
+    session.failing, session.ended, session.outcomes = set(), set(), {}
+    session.asked = session.missed = session.shipped = 0
+    crash = Lost(CELL, Outcome.CRASH, "the worker was killed by SIGSEGV", CALL)
+    unknown = msgspec.structs.replace(crash, cell=OTHER, call=None)
+    session.lost = LostCells([crash, unknown])
+    rest = OtherChecks(outcome=Outcome.PASS, left_out=1)
+    whole = msgspec.structs.replace(crash.as_outcome, checks=9, rest=rest)
+    session.resume(Done("", [], [crash, unknown]))
+    # Without a known call the cell cannot run again.
+    assert (session.is_done(CELL), session.is_done(OTHER)) == (False, True)
+    session._take(ItemReport((whole,)), "gw1")
+    assert session.is_done(CELL)
+    session.ended, session.outcomes = set(), {}
+    session.resume(Done("", [Finished("gw1", ItemReport((whole,)))], [crash]))
+    assert session.is_done(CELL) and session.outcomes[CELL].rest == rest
 
 
 def test_a_report_is_read_as_it_was_written() -> None:

@@ -97,7 +97,7 @@ class Controller:
     limits: CellLimits
     indices: Collection[int]  # of devices
     judge: Callable[[Lost], bool]  # whether a lost cell is unexpected
-    is_done: Callable[[CellKey], bool]  # whether a cell has its outcome
+    is_done: Callable[[CellKey], bool]  # whether a cell has its final outcome
     record: Callable[[Lost, str], None]  # a lost cell, with the worker's name
     lost: LostCells
     on_host: Callable[[str], None]  # gets the name of another machine with workers
@@ -181,7 +181,8 @@ class Controller:
         end, note = "; ".join(how), self._note(name)
         lost = note if isinstance(note, Lost) else self._in_cell(node, *how)
         if lost is not None:
-            again = self.is_done(lost.cell)  # another call of a cell that is charged already
+            # another call of a cell that is charged already
+            again = self.is_done(lost.cell) or bool(self.lost.deaths_of(lost.cell))
             self._lose(lost, name)
             self.progress()
             text = f"{lost.outcome} in {lost.cell}: {lost.text}"

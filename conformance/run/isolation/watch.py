@@ -34,10 +34,10 @@ try:
 except ImportError:  # Windows: a case that needs a device alone may share it there
     fcntl = None  # type: ignore[assignment]
 
-from conformance.checks.call_hooks import Guard, allows
-from conformance.checks.cells import VALUES, CellRecord
+from conformance.checks.call_hooks import INPUTS, Guard, allows
+from conformance.checks.cells import NO_CHECK, VALUES, CellRecord
 from conformance.run.item_report import GroupCall, Guilty, Lost, LostCells
-from devices.cell import CallKey, CellKey, CellOutcome, Outcome
+from devices.cell import CallKey, CellKey, CellOutcome, OtherChecks, Outcome
 from devices.errors import ConformError
 from devices.files import cache_root, file_name
 
@@ -336,8 +336,12 @@ def close_in_child(descriptors: Iterable[int]) -> None:
 
 #: Failures of one group of clauses after each of which the device is looked at.
 _LOOKS: Final = 20
-#: Calls of one group that ended a process, after which it makes no other.
+#: Calls of one group that ended a process, after which it makes no other: where no call has returned, and elsewhere.
 _DEATHS: Final = 3
+_MOST_DEATHS: Final = 6
+#: Calls of one group that ended a process and have the same layout or the same sample, after which it makes no other
+#: call with this layout or sample.
+_ALIKE: Final = 2
 
 
 class DeviceLost(ConformError):
@@ -366,8 +370,10 @@ class Watch(Guard):
     _group: tuple[str, ...] = ()
     # Of the clauses of the group that can be charged: their places in it.
     _places: Mapping[str, int] = field(default_factory=dict)
-    # For each call of the group that has come up and that ended a process before, the cell that is charged.
-    _gone: list[CellKey] = field(default_factory=list)
+    # The calls of the group that have come up and that ended a process before, with the cell that is charged.
+    _gone: dict[CallKey, CellKey] = field(default_factory=dict)
+    _returned: bool = False  # a call of the group was made
+    _again: bool = False  # a cell that ended its process runs again without its deadly calls
     _only: CallKey | None = None
     _elsewhere: Collection[str] = ()
     _dead: CellKey | None = None  # what is charged if every call of the op ends the process
@@ -375,8 +381,8 @@ class Watch(Guard):
     _known: int = 0  # troubles of the group that were looked into
     _looks: int = 0
     _call: GroupCall | None = None
-    # By clause, the cell that is charged for each call.
-    _left_out: dict[str, list[CellKey]] = field(default_factory=dict)
+    # By clause, the calls that were not made, with the cell that is charged for each.
+    _left_out: dict[str, dict[GroupCall, CellKey]] = field(default_factory=dict)
     _used: set[tuple[str, ...]] = field(default_factory=set)  # items of which a cell has run here
 
     @contextmanager
@@ -388,12 +394,14 @@ class Watch(Guard):
         alone: bool,
         elsewhere: Collection[str] = (),
         only: CallKey | None = None,
+        again: bool = False,
     ) -> Iterator[None]:
         """Holds the device's lock while the item of a cell runs in the ``with`` block, and names the item in the
         journal. ``alone`` takes the lock for exclusive use. ``elsewhere`` has the clauses of the same op that are
         expected to end their process and run as separate items; a crash here may count for these clauses, too. If
-        ``only`` is given, all other calls are skipped."""
-        self._only, self._elsewhere = only, elsewhere
+        ``only`` is given, all other calls are skipped. ``again`` says that the cell ended a process and runs again
+        without the calls that did; a further crash then counts for this cell."""
+        self._only, self._elsewhere, self._again = only, elsewhere, again
         self._guilty, self._item, self._left_out, self._dead = guilty, cell[1:], {}, None
         (self._lock.take if alone else self._lock.share)()
         self._outside()
@@ -407,11 +415,11 @@ class Watch(Guard):
         self, group: Sequence[str], records: Sequence[CellRecord], at_least: float = 0.0
     ) -> None:
         """Starts a group of clauses that share their calls, and names its first cell in the journal."""
-        self._group, self._records, self._call, self._gone = tuple(group), records, None, []
-        self._known, self._looks = self._troubles(), 0
-        known = {record.key.clause for record in records}.union(
-            self._guilty.clauses, self._elsewhere
-        )
+        self._group, self._records, self._call, self._gone = tuple(group), records, None, {}
+        self._known, self._looks, self._returned = self._troubles(), 0, False
+        known = {record.key.clause for record in records}
+        if not self._again:
+            known.update(self._guilty.clauses, self._elsewhere)
         self._places = {clause: place for place, clause in enumerate(group) if clause in known}
         cell = records[0].key
         limit = max(at_least, self._limits.of(cell.clause))
@@ -434,10 +442,12 @@ class Watch(Guard):
         full = GroupCall(self._group[0], call)
         if self._only is not None and not allows(self._only, call):
             return False
-        if self._guilty.calls and (cell := self._ended_by(full)) is not None:
+        if self._guilty.clauses and (cell := self._ended_by(full)) is not None:
             for record in self._records:
-                self._left_out.setdefault(record.key.clause, []).append(cell)
+                self._left_out.setdefault(record.key.clause, {})[full] = cell
             return False
+        if self._call is not None and self._call.call.layout != INPUTS:
+            self._returned = True
         self._call = full
         self._journal.call(full, charged)
         return True
@@ -447,14 +457,31 @@ class Watch(Guard):
         self._journal.charge(self._places.get(clause, 0), judged=True)
 
     def _ended_by(self, call: GroupCall) -> CellKey | None:
-        """Returns the cell that counts as crashed because of this call; None if this call has never ended a process. If
-        calls of this group have already ended three processes, returns the cell of the first of these calls."""
-        if (cell := self._guilty.calls.get(call)) is not None:
-            self._gone.append(cell)
+        """Returns the cell that counts as crashed because of this call; None if the call may be made. Besides the calls
+        that ended a process, the calls with the same layout or sample as two of these are not made, and no call at all
+        after the sixth of these (after the third, if no call of the group has returned)."""
+        if (cell := self._charged_for(call)) is not None:
+            self._gone[call.call] = cell
             return cell
-        if self._dead is not None:
+        if self._dead is not None or not self._gone:
             return self._dead
-        return self._gone[0] if len(self._gone) >= _DEATHS else None
+        alike = [
+            sum(getattr(each, name) == getattr(call.call, name) for each in self._gone)
+            for name in CallKey._fields
+        ]
+        most = _MOST_DEATHS if self._returned else _DEATHS
+        if len(self._gone) < most and max(alike) < _ALIKE:
+            return None
+        return next(iter(self._gone.values()))
+
+    def _charged_for(self, call: GroupCall) -> CellKey | None:
+        """Returns the cell that is charged for a call that ended a process; None for other calls. A call that returned,
+        and whose judging ended the process, is made for other clauses than the judged one."""
+        if (cell := self._guilty.calls.get(call)) is not None:
+            return cell
+        clause = self._guilty.judged.get(call) if self._again else None
+        own = (record.key for record in self._records if record.key.clause == clause)
+        return next(own, None)
 
     def end(self) -> None:
         """Ends a group of clauses, and checks the device if there was a failure."""
@@ -462,16 +489,19 @@ class Watch(Guard):
             self._check_device()
         values = self._group[0] == VALUES and len(self._gone) >= _DEATHS
         if values and not any(record.checks for record in self._records):
-            self._dead = self._gone[0]
+            self._dead = next(iter(self._gone.values()))
         self._records = ()
         self._used.add(self._item)
         self._outside()
 
     def noted(self, found: CellOutcome) -> CellOutcome:
         """Returns the outcome of a cell, with a note about the calls that were skipped."""
-        left_out = self._left_out.get(found.cell.clause)
-        if not left_out:
+        calls = self._left_out.get(found.cell.clause)
+        if self._again:
+            return self._as_rest(found, calls or {})
+        if not calls:
             return found
+        left_out = list(calls.values())
         cells = ", ".join(str(cell) for cell in dict.fromkeys(left_out))
         if not found.checks and found.outcome is Outcome.ERROR:
             by = left_out[0].clause
@@ -486,6 +516,21 @@ class Watch(Guard):
         )
         text = f"{text}, see {cells}"
         return msgspec.structs.replace(found, note="; ".join(filter(None, (found.note, text))))
+
+    def _as_rest(self, found: CellOutcome, calls: Mapping[GroupCall, CellKey]) -> CellOutcome:
+        """Returns the outcome of a cell that ran without its deadly calls, with this outcome as the result of its other
+        checks. A cell that has no other check has no such result."""
+        if found.declared or (found.outcome is Outcome.ERROR and found.note == NO_CHECK):
+            return found
+        deadly = sum(call in self._guilty.calls or call in self._guilty.judged for call in calls)
+        names = ("outcome", "layouts", "raises", "failure", "failed", "also", "note", "said")
+        rest = OtherChecks(
+            left_out=deadly,
+            skipped=len(calls) - deadly,
+            blocked_by=found.blocked_by,
+            **{name: getattr(found, name) for name in names},
+        )
+        return msgspec.structs.replace(found, rest=rest)
 
     def _outside(self) -> None:
         """Writes to the journal that the item is about to do work other than running a cell, such as drawing

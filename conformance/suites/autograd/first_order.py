@@ -130,7 +130,7 @@ def _asks(ctx: OpContext, known: Known, lays: Mapping[str, Laid], few: Few | Non
     strided = strided if ctx.device.takes(strided) else PLAIN
     for case in lays:
         yield Ask(case, case, PLAIN if case == PLAIN else strided, every)
-    if reads_storage(ctx):
+    if reads_storage(ctx) or PLAIN not in lays:  # the plain call may have ended the process
         return
     outputs = [each for each in known.outputs(lays[PLAIN].geometries) if each.requires_grad]
     seen = {shapes(PLAIN, outputs)}

@@ -39,9 +39,9 @@ def test_the_block_that_decides_is_shown_with_what_it_says() -> None:
 
 
 def test_a_block_that_lost_is_shown_with_the_one_that_won_and_on_which_axis() -> None:
-    lines = explained(block(), block(op='"add"', dtype='"float*"', outcome='"crash"'))
-    assert lines[1] == "expected: 'crash'"
-    assert lines[2].startswith("decides: expected.toml:6, 'crash'")
+    lines = explained(block(), block(op='"add"', dtype='"float*"', outcome='"blocked"'))
+    assert lines[1] == "expected: 'blocked'"
+    assert lines[2].startswith("decides: expected.toml:6, 'blocked'")
     assert lines[5] == "overridden by expected.toml:6: expected.toml:1, 'fail'"
     assert lines[7] == "    less specific in op and dtype"
 
@@ -63,8 +63,15 @@ def test_a_condition_that_is_false_here_is_named() -> None:
 
 
 def test_a_contradiction_is_told() -> None:
-    lines = explained(block(op='"add"'), block(op='"add"', outcome='"crash"'))
-    assert lines[1].startswith("conflict: expected.toml:7: this block expects 'crash'")
+    lines = explained(block(op='"add"'), block(op='"add"', outcome='"blocked"'))
+    assert lines[1].startswith("conflict: expected.toml:7: this block expects 'blocked'")
+
+
+def test_a_crash_and_the_failures_beside_it_are_told_apart() -> None:
+    lines = explained(block(layouts='["offset"]'), block(op='"add"', outcome='"crash"'))
+    assert lines[1:3] == ["expected: 'crash'", "expected of the other checks: 'fail' in offset"]
+    decides = [line for line in lines if line.startswith("decides: ")]
+    assert [line[9:24] for line in decides] == ["expected.toml:7", "expected.toml:1"]
 
 
 def test_the_verdict_on_a_run_is_told() -> None:

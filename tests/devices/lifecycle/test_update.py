@@ -417,6 +417,69 @@ def test_runs_that_differ_in_a_fact_that_the_manifest_asks_for_are_refused() -> 
 
 
 def test_a_manifest_that_contradicts_itself_is_refused() -> None:
-    text = manifest(block(op='"add"'), block(op='"add"', outcome='"crash"'))
+    text = manifest(block(op='"add"', outcome='"hang"'), block(op='"add"', outcome='"crash"'))
     with pytest.raises(ManifestError, match="neither is more specific"):
         updated(text, {ADD: PASS})
+
+
+# Cells that end their process, and their other checks
+
+
+def crashes(rest: Seen = PASS) -> Seen:
+    """A crash of which the other checks end so."""
+    return Seen(Observed(Outcome.CRASH, rest=rest.observed), rest.ran)
+
+
+def expects(done: Update) -> list[tuple[str, tuple[str, ...], list[str]]]:
+    """Outcome, ops and layouts of the blocks."""
+    blocks = parse(done.text).blocks
+    return sorted((each.outcome.value, each.op, sorted(each.layouts or ())) for each in blocks)
+
+
+CRASH_AND_FAIL = manifest(
+    block(op='["add", "mul"]', outcome='"crash"'),
+    block(op='["add", "mul"]', layouts='["contiguous", "offset"]'),
+)
+
+
+def test_a_crash_with_other_failures_is_recorded_in_two_blocks() -> None:
+    cells = {ADD: crashes(fails("offset")), MUL: crashes()}
+    done = updated("", cells, cells, cause=CAUSE)
+    assert expects(done) == [("crash", ("add", "mul"), []), ("fail", ("add",), ["offset"])]
+    assert set(verdicts(done, cells).values()) == {Verdict.EXPECTED}
+
+
+def test_new_failures_beside_an_expected_crash_need_a_reason() -> None:
+    text, cells = block(op='"add"', outcome='"crash"'), {ADD: crashes(fails("offset"))}
+    done = updated(text, cells, cells)
+    assert done.text == text and "the other checks: fail" in done.unrecorded[0].why
+    done = updated(text, cells, cells, cause=CAUSE)
+    assert expects(done) == [("crash", ("add",), []), ("fail", ("add",), ["offset"])]
+
+
+def test_failures_that_are_gone_beside_a_crash_leave_their_block() -> None:
+    done = updated(CRASH_AND_FAIL, {ADD: crashes(), MUL: crashes(fails("offset"))})
+    assert expects(done) == [("crash", ("add", "mul"), []), ("fail", ("mul",), ["offset"])]
+
+
+def test_a_crash_that_is_gone_beside_failures_leaves_its_block_without_a_reason() -> None:
+    cells = {ADD: fails("contiguous", "offset"), MUL: crashes(fails("contiguous", "offset"))}
+    done = updated(CRASH_AND_FAIL, cells)
+    assert expects(done) == [
+        ("crash", ("mul",), []),
+        ("fail", ("add", "mul"), ["contiguous", "offset"]),
+    ]
+    assert set(verdicts(done, cells).values()) == {Verdict.EXPECTED}
+
+
+def test_a_crash_beside_a_listed_failure_leaves_the_failure_listed() -> None:
+    text = block(op='"add"', layouts='["offset"]')
+    cells = {ADD: crashes(fails("offset"))}
+    done = updated(text, cells, cells, cause=CAUSE)
+    assert expects(done) == [("crash", ("add",), []), ("fail", ("add",), ["offset"])]
+
+
+def test_runs_that_differ_in_the_other_checks_of_a_crash_disagree() -> None:
+    done = updated("", {ADD: crashes()}, {ADD: crashes(fails("offset"))}, cause=CAUSE)
+    assert [left.key for left in done.disagreeing] == [ADD] and not done.added
+    assert done.disagreeing[0].why == "run0: crash; run1: crash, other checks: fail in offset"

@@ -76,6 +76,10 @@ def _seen(draw: st.DrawFn) -> Seen:
     )
     ran = draw(st.frozensets(st.sampled_from(LAYOUTS)))
     failed = frozenset(ran)
+    if outcome is Outcome.CRASH and draw(st.booleans()):
+        rest = draw(_seen())
+        if rest.observed.outcome is not Outcome.CRASH:
+            return Seen(Observed(outcome, rest=rest.observed), rest.ran)
     if outcome is not Outcome.FAIL:
         return Seen(Observed(outcome), ran)
     failed = draw(st.frozensets(st.sampled_from(sorted(ran)))) if ran else frozenset()
@@ -99,10 +103,17 @@ def _says_no_more(new: Expectation | None, old: Expectation | None) -> bool:
     if old is None:
         return False
     # An outcome that another block's overrode comes to light when that block goes.
-    outcomes = {old.outcome, *(each.outcome for each in old.overridden)}
-    if new.outcome is not old.outcome:
-        return new.outcome in outcomes
-    return old.layouts is None or (new.layouts is not None and new.layouts <= old.layouts)
+    overridden = {each.outcome for each in old.overridden}
+    parts = {part.outcome: part for part in old.parts}
+    for part in new.parts:
+        if part.outcome not in parts:
+            if part.outcome not in overridden:
+                return False
+            continue
+        layouts = parts[part.outcome].layouts
+        if layouts is not None and (part.layouts is None or not part.layouts <= layouts):
+            return False
+    return True
 
 
 def _two(cells: dict[CellKey, Seen], other: dict[CellKey, Seen]) -> list[Evidence]:
@@ -159,7 +170,8 @@ def test_without_a_reason_nothing_is_added_and_what_passes_is_gone(
 def _same(old: Expectation | None, new: Expectation | None) -> bool:
     if old is None or new is None:
         return old is new
-    return (old.outcome, old.layouts) == (new.outcome, new.layouts)
+    told = [[(part.outcome, part.layouts) for part in each.parts] for each in (old, new)]
+    return told[0] == told[1]
 
 
 @examples(100)
@@ -179,7 +191,7 @@ def test_with_a_reason_every_cell_that_a_block_can_expect_is_expected(
         verdict = judge_observation(after.expect(key), cells[key], TODAY).verdict
         if old is not None and old.outcome.value == "flaky":
             continue
-        if cells[key].observed.outcome is Outcome.ERROR:
+        if Outcome.ERROR in [part.observed.outcome for part in cells[key].parts]:
             assert verdict is Verdict.REGRESSION
         else:
             assert verdict in (Verdict.OK, Verdict.EXPECTED, Verdict.FLAKY), key
