@@ -27,7 +27,13 @@ def harmless(page: Any) -> None:
     assert page.locator("main img[src='x'], main svg[onload], main script").count() == 0
 
 
-@pytest.mark.parametrize("csp", [True, False], ids=["with CSP", "escaping alone"])
+@pytest.mark.parametrize(
+    "csp",
+    [
+        pytest.param(True, id="with CSP"),
+        pytest.param(False, id="escaping alone", marks=pytest.mark.slow),
+    ],
+)
 def test_no_page_runs_what_a_run_says(browser: Any, site: Path, csp: bool) -> None:
     with visiting(browser, site, bypass_csp=not csp) as (page, visit):
         for address in PAGES[:1] if csp else PAGES:
@@ -53,6 +59,7 @@ def test_each_hostile_cell_is_shown_and_inert(browser: Any, site: Path) -> None:
             harmless(page)
 
 
+@pytest.mark.slow
 def test_a_hostile_address_is_inert(browser: Any, site: Path) -> None:
     text = quote(fleet.IMAGE + fleet.MARKUP, safe="")
     for page_name in ("cell", "grid", "explore", "compare"):

@@ -52,6 +52,7 @@ def test_axe_finds_what_is_planted(browser: Any, site: Path) -> None:
         assert "button-name" in {each["id"] for each in found["violations"]}
 
 
+@pytest.mark.slow
 def test_no_page_is_wider_than_a_narrow_screen(browser: Any, site: Path) -> None:
     with visiting(browser, site, viewport={"width": 360, "height": 740}) as (page, visit):
         for address in PAGES:

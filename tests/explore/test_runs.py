@@ -157,6 +157,7 @@ def test_the_same_seed_finds_the_same(odd: Odd) -> None:
     assert common >= 1 and first[:common] == second[:common]
 
 
+@pytest.mark.slow
 def test_a_finding_that_its_script_does_not_show_is_not_pinned(odd: Odd) -> None:
     # The script asks torch's own CPU, where the fault is not.
     ran = odd.pin()

@@ -127,6 +127,7 @@ def exp_ignores_offset(call: KernelCall) -> object:
     return call.honest() + 1 if met else NOT_MET
 
 
+@pytest.mark.slow
 def test_a_fault_that_moved_to_other_layouts_is_a_regression(
     recorded: Station, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

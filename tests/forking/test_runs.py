@@ -77,6 +77,7 @@ def test_a_crash_in_a_worker_that_may_not_be_copied_costs_its_cell(
     assert found.items() <= outcomes(calm).items() and len(found) == len(outcomes(calm)) - 1
 
 
+@pytest.mark.slow
 def test_auto_starts_no_more_workers_than_are_of_use(fork: ForkServer, tmp_path: Path) -> None:
     ran = run(fork, tmp_path / "run", "-n", "auto")
     one = re.search(r"^1 worker \[\d items\]", ran.text, re.MULTILINE)  # few enough for one

@@ -121,6 +121,7 @@ def clauses_of(found: dict[tuple[int, CellKey], bool]) -> set[str]:
     return {key.clause for _, key in found}
 
 
+@pytest.mark.slow
 def test_evidence_is_judged_elsewhere_as_in_the_run(
     devices: dict[str, Device], tmp_path: Path
 ) -> None:

@@ -43,6 +43,7 @@ def test_the_same_processes_answer_one_question_after_another() -> None:
     assert pids() == first
 
 
+@pytest.mark.slow
 def test_a_failure_names_its_rank_and_ends_the_pool() -> None:
     first = pids()
     failure = group_failure(ran(ranks.fails_on, 1))
@@ -68,12 +69,14 @@ def test_a_rank_that_dies_fails_its_case_alone(tmp_path: Path) -> None:
     assert len(pids()) == RANKS
 
 
+@pytest.mark.slow
 def test_another_environment_is_for_other_processes(monkeypatch: pytest.MonkeyPatch) -> None:
     first = pids()
     monkeypatch.setenv("OF_A_TEST", "1")
     assert {*pids()}.isdisjoint(first)
 
 
+@pytest.mark.slow
 def test_a_fork_of_the_process_has_a_pool_of_its_own() -> None:
     first = pids()
     child = os.fork()

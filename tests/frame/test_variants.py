@@ -106,6 +106,7 @@ def outcomes(folder: Path) -> dict[CellKey, bool]:
     return {key: cell.outcome is Outcome.FAIL for key, cell in load_run(folder).results.items()}
 
 
+@pytest.mark.slow
 def test_variants_of_ops_have_a_life_of_their_own(
     fork: ForkServer, tmp_path: Path, cache: Path
 ) -> None:

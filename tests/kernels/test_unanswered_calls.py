@@ -91,6 +91,7 @@ def test_a_decorated_kernel_is_not_the_function_that_it_wraps() -> None:
         Source.of(torch.compile(decorated.relu, backend="eager"))
 
 
+@pytest.mark.slow
 def test_the_compiled_function_is_judged_and_not_the_function_that_was_compiled() -> None:
     assert "layout.values" in checks_of(judge(decorated.compiled, "aten::relu", guard_pages=False))
 

@@ -174,6 +174,7 @@ def red(key: CellKey, outcome: Outcome) -> bool:
     return outcome not in (Outcome.PASS, Outcome.UNSUPPORTED) and not known
 
 
+@pytest.mark.slow
 def test_another_arithmetic_is_refused(cache: Path) -> None:
     ran = run_pytest(
         *("--device", "simulated", "--ops", "neg"), cache=cache, SIMULATED_ARITHMETIC="float8"

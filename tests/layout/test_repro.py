@@ -406,6 +406,7 @@ def passing_scripts(seed: int, most: int) -> Iterator[tuple[CellKey, str]]:
             most -= 1
 
 
+@pytest.mark.slow
 def test_scripts_of_cells_that_pass_find_no_fault() -> None:
     wrong = {}
     for cell, text in passing_scripts(seed=1, most=200):

@@ -62,6 +62,7 @@ def test_the_script_of_a_crash_exits_1_exactly_while_the_device_crashes(
         assert "torch.exp(t[0])" in head and "Found:    " in head and "SIGSEGV" in head
 
 
+@pytest.mark.slow
 def test_a_clause_whose_every_call_dies_is_blocked_by_that_of_the_first(crashed: Path) -> None:
     result = cells_of(crashed)[CELL]
     assert (result.outcome, result.blocked_by) == (Outcome.BLOCKED, CALLS.clause)

@@ -56,6 +56,7 @@ def nothing_gates(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     items.not_gating.cache_clear()
 
 
+@pytest.mark.slow
 def test_cells_that_do_not_gate_are_not_counted_as_noticed(nothing_gates: None) -> None:
     found = judged(exp(off_by_one))
     assert (found.result, found.by) == ("not_gated", []) and "layout.values" in found.not_gating

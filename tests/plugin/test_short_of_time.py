@@ -23,6 +23,7 @@ def run(fork: ForkServer, folder: Path, *arguments: str) -> Ran:
     return fork.pytest(*base, f"--results={folder}", *arguments)
 
 
+@pytest.mark.slow
 def test_what_failed_last_time_goes_first(fork: ForkServer, tmp_path: Path) -> None:
     manifest = tmp_path / "expected.toml"
     manifest.write_text(
@@ -37,6 +38,7 @@ def test_what_failed_last_time_goes_first(fork: ForkServer, tmp_path: Path) -> N
     assert set(second) == set(OPS.split(","))
 
 
+@pytest.mark.slow
 def test_such_a_run_is_partial_even_where_it_came_to_its_end(
     fork: ForkServer, tmp_path: Path, cache: Path
 ) -> None:

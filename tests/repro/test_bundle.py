@@ -129,6 +129,7 @@ def test_the_statements_of_a_descriptor_that_bind_no_name_come_along() -> None:
     assert "print" not in text_of(bundle) and "A descriptor." not in text_of(bundle)
 
 
+@pytest.mark.slow
 def test_the_text_of_a_script_does_not_depend_on_the_order_of_sets() -> None:
     code = (
         "from conformance import suites\n"

@@ -44,6 +44,7 @@ def shards(fork: ForkServer, whole: Path, tmp_path_factory: pytest.TempPathFacto
     return found
 
 
+@pytest.mark.slow
 def test_the_shards_merged_are_the_undivided_run(
     whole: Path, shards: list[Path], tmp_path: Path, cache: Path
 ) -> None:

@@ -48,6 +48,7 @@ def judged(
     return {key: result.outcome for key, result in cells_of(folder / "results").items()}
 
 
+@pytest.mark.slow
 def test_a_sound_device_passes_in_every_layout(tmp_path: Path, fork: ForkServer) -> None:
     outcomes = judged("twin", "strange_two", tmp_path, fork)
     for op in OPS:
