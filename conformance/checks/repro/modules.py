@@ -53,9 +53,10 @@ class Import:
 
 @dataclass(eq=False)
 class Module:
-    """The statements of a module and its imports, by the names that they bind. Statements that bind no name, such as
-    calls, count as part of the definition ``owner``. Of the classes of a ``shared`` module, only the methods that are
-    used are copied."""
+    """A module as a list of its top-level statements and its imports. ``defined`` and ``imported`` map each name to the
+    statements and imports that bind it. Statements that bind no name, such as calls, are listed in ``defined`` under
+    the name ``owner``, so that they are copied whenever that definition is. Of a class in a ``shared`` module, only the
+    methods that are used are copied."""
 
     name: str
     text: str
