@@ -323,7 +323,7 @@ class Child:
         return self._ended is None and self._process.poll() is None
 
     def allow(self, seconds: float) -> None:
-        """Sets the time limit to this number of seconds from now."""
+        """Sets the time limit of the child's work to ``seconds`` from now."""
         self._end, self._patience = self._clock.now() + seconds, math.inf
         self._allowed = seconds
 

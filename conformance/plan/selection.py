@@ -99,8 +99,8 @@ def items_of(cells: Iterable[CellKey]) -> list[Item]:
 
 def named(items: Iterable[Item], last: Iterable[Item]) -> dict[str, Item]:
     """Returns a dictionary of items by their id as text: first ``items``, then the items in ``last``, which run at the
-    end, each with exclusive use of the device. The ids of the items in ``last`` contain the clause, because ``items``
-    may contain the same op and dtype."""
+    end, each with exclusive use of the device. The ids of the items in ``last`` also contain the clause, because
+    ``items`` may contain the same op and dtype."""
     found = {str(item.id): item for item in items}
     for item in last:
         name = str(item.id)

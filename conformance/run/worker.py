@@ -114,8 +114,8 @@ def _source_samples(source: SampleSource, op: Subject, dtype: str) -> list[Sampl
 def _upstream(
     source: SampleSource, op: Subject, dtype: str, count: int
 ) -> tuple[list[Sample], Traits]:
-    """Returns up to ``count`` samples of an op from a source, and the traits of the op that follow from these
-    samples."""
+    """Returns up to ``count`` samples of an op and dtype from a source of samples, and the traits of the op that follow
+    from these samples."""
     samples = choose(_source_samples(source, op, dtype), count)
     return samples, probe(op, dtype, samples, exceptions())
 
@@ -378,7 +378,8 @@ class Worker:
 
 
 def _with_note(found: CellOutcome, note: str) -> CellOutcome:
-    """Returns the outcome of a cell, or of the other checks of a cell that ended its process, with a further note."""
+    """Returns the outcome with a further note. For a cell that ended its process, the note is added to the result of
+    its other checks."""
     if found.rest is not None:
         joined = "; ".join(filter(None, (found.rest.note, note)))
         return msgspec.structs.replace(found, rest=msgspec.structs.replace(found.rest, note=joined))

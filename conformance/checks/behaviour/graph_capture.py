@@ -64,7 +64,8 @@ def captured(context: CaseContext, stream: Any = None, graph: Any = None) -> Ite
 
 
 def broken(stream: Any, graph: Any, work: Callable[[], Any]) -> Exception | None:
-    """Captures the work. Returns the exception that was raised, or None if no exception was raised."""
+    """Captures the calls that ``work`` makes on a stream as a graph. Returns the exception that ``work`` or the capture
+    raised, or None if there was none."""
     try:
         with stream, graph:
             work()
@@ -116,8 +117,8 @@ def give(context: CaseContext, target: torch.Tensor, values: torch.Tensor) -> No
 
 
 def works(context: CaseContext, stream: Any, text: str) -> None:
-    """Checks that a stream can capture and replay. The function is called after an error on the stream.
-    ``text`` is the message of the failure."""
+    """Checks that a stream can still capture a graph and replay it, after an error on the stream. ``text`` is the
+    message of the failure."""
     x = there(context, counting(4))
     with captured(context, stream) as graph:
         y = x * 2

@@ -232,9 +232,9 @@ def not_here(
     shared: bool = True,
     memory: int | None = None,
 ) -> str:
-    """Returns the reason why a case is not tried on a device with these capabilities, this many indices and this many
-    bytes of memory (None: not known). ``shared`` says whether the processes of a process group may use the same index.
-    The reason is empty if the case is tried."""
+    """Returns the reason why a case is not tried on a device with these ``capabilities``, with ``indices`` device
+    indices and ``memory`` bytes of memory (None: not known); an empty string if it is tried. ``shared`` says whether
+    several processes of a process group may use the same device index."""
     missing = sorted(case.requires - capabilities)
     if missing:
         return f"by declaration: the descriptor does not declare {', '.join(missing)}"

@@ -35,7 +35,7 @@ _SPOT = 50
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A part of a Reference that a script cannot write as a literal: its ``value`` or a function that computes the
+    """A part of a Reference for which a script needs more than a literal: its ``value`` or a function that computes the
     value, the source ``code`` (or a function that writes the code), and the ``functions`` that the code uses."""
 
     value: Any
@@ -98,7 +98,7 @@ class Reference:
         return found
 
     def frozen(self, name: str) -> Any:
-        """Returns the part called ``name`` as a value that can be written to a file."""
+        """Returns the value of the part called ``name``, in a form that can be written to a file."""
         if name == "process" and self.process is not None:
             return self.ctx.subject.process_of(self.ctx.dtype, self.laid.sample.drawn)
         return getattr(self, name)

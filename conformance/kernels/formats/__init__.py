@@ -44,7 +44,8 @@ class Format(Protocol):
         ...
 
     def requests(self, path: Path, wanted: Wanted) -> list[Request]:
-        """Returns one request for each kernel. Raises ConformError if the file cannot be read."""
+        """Returns a request for each kernel in a file or folder, with the user's settings ``wanted``. Raises
+        ConformError if the file cannot be read."""
         ...
 
     def record(self, path: Path, judged: Sequence[tuple[Request, Judgement]]) -> list[Path]:

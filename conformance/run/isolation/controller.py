@@ -136,7 +136,7 @@ class Controller:
             self.watchdog.watch(name, process.pid)
 
     def _clear(self, name: str) -> None:
-        """Deletes the files that an earlier worker of this name left."""
+        """Deletes the files that an earlier worker of the same name left behind."""
         for stale in (path_of(self.folder, name), note_path(self.folder, name)):
             stale.unlink(missing_ok=True)
 
