@@ -292,7 +292,7 @@ class Child:
         return line
 
     def _receive(self) -> bool:
-        """Reads what the child has sent. Returns False if the child has closed its pipe."""
+        """Reads the bytes that the child has sent. Returns False if the child has closed its pipe."""
         chunk = os.read(self._reader, 1 << 16)
         self._held += chunk
         return bool(chunk)

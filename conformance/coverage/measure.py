@@ -234,8 +234,8 @@ def measured(
     say: Callable[[str], None] = lambda line: None,
     processes: int = 1,
 ) -> Measurement:
-    """Measures the ops and cases with the given names (all if ``units`` is empty) in ``processes`` processes. ``say``
-    is called with lines about the progress."""
+    """Measures the calls of the ops and cases with the given names (all if ``units`` is empty) in ``processes``
+    processes, and returns the Measurement with the results. ``say`` is called with lines about the progress."""
     found = Measurement()
     items = [item for item in found.items() if not units or item.unit in units]
     if processes == 1:

@@ -43,8 +43,8 @@ class Observer:
             self._library.observer_stop(handle)
 
     def mark(self, line: str) -> None:
-        """Adds a mark with the text ``line`` to the list of calls, so that the calls before it and after it can be told
-        apart."""
+        """Adds a mark with the text ``line`` to the list of calls, which separates the calls before it from those after
+        it."""
         self._library.observer_mark(f"={line}".encode())
 
     def take(self) -> list[LoggedCall]:

@@ -65,7 +65,7 @@ class View(msgspec.Struct, frozen=True):
 class PlannedCall(msgspec.Struct, frozen=True):
     """A call that the kernel's process must make. ``arguments`` are the positional and keyword arguments as data, with
     numbers in place of tensors. ``key`` is the same for equal calls. If ``held`` is True, the call gets the same tensor
-    objects as the call before, with new values in their memory. ``watched`` calls are not judged; they are made to
+    objects as the previous call, with new values in their memory. ``watched`` calls are not judged; they are made to
     record the ops that the kernel itself calls."""
 
     key: bytes

@@ -134,7 +134,8 @@ def informative_first(
 
 
 def _in_turns(items: Sequence[Item], families: Mapping[str, str]) -> list[Item]:
-    """Returns the items in an order that takes one item of every op family in turn."""
+    """Returns the items in an order that takes one item of every op family, then a second one of every family, and so
+    on."""
     grouped: dict[str, list[Item]] = {}
     for item in items:
         grouped.setdefault(families.get(item.unit, item.unit), []).append(item)

@@ -102,8 +102,8 @@ class RecordedCall(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def digest(self) -> str:
-        """Six hexadecimal digits of a hash of the call without its values, counts and places. The same call in two
-        recordings of a program has the same digits."""
+        """Six hexadecimal digits of a hash of the call without the values of its tensors, its counts and its source
+        lines. The same call in two recordings of a program has the same digits."""
         known = [
             (each.dtype, each.shape, each.stride, each.offset, each.storage)
             for each in self.tensors
@@ -126,12 +126,13 @@ class RecordedCall(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def place(self) -> Place:
-        """The place at which the program makes the call most often."""
+        """The module and source line of the program that make the call most often."""
         return max(self.places, key=lambda each: each[1], default=(Place(), 0))[0]
 
     @property
     def where(self) -> str:
-        """The place at which the program makes the call most often, such as ``file.py:12 (Net.layers.0)``."""
+        """The module and source line of the program that make the call most often, as text such as ``file.py:12
+        (Net.layers.0)``."""
         place = self.place
         return f"{place.line} ({place.module})" if place.module else place.line
 

@@ -205,7 +205,7 @@ class Worker:
 
     def run(self, item_id: str) -> tuple[ItemReport, list[str]]:
         """Runs one item. Returns the report of the item, and lines of text about the cells that make the item fail. A
-        cell that ended a process before runs without the calls that did."""
+        cell that ended a process before runs without the calls that ended it."""
         lost, item = self.place.lost, self.items[item_id]
         report, lines = self.do(Task(item_id, lost=tuple(lost.all)))
         ended = []
@@ -220,8 +220,8 @@ class Worker:
         return msgspec.structs.replace(report, cells=(*report.cells, *ended)), lines
 
     def run_again(self, item_id: str, cell: CellKey, lost: Iterable[Lost]) -> CellOutcome:
-        """Runs a cell that ended a process, without the calls that did. Returns the outcome, with the result of the
-        other checks."""
+        """Runs a cell that ended a process once more, without the calls that ended it. Returns the outcome, with the
+        result of the cell's other checks."""
         report, _ = self.do(Task(item_id, (cell.clause,), tuple(lost), again=True))
         return report.cells[0]
 

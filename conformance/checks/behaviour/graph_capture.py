@@ -36,8 +36,8 @@ class OwnGraph:
 
 
 def general_graph(required: bool, *given: Any, **wants: Any) -> Any:
-    """Returns a ``torch.accelerator.Graph``, or None if torch has no graphs for the device. If ``required`` is
-    True, raises torch's error instead of returning None."""
+    """Returns a ``torch.accelerator.Graph``, created with the arguments ``given`` and ``wants``; None if torch has no
+    graphs for the device. If ``required`` is True, raises torch's error instead of returning None."""
     general: Any = getattr(torch.accelerator, "Graph", None)  # missing in older versions of torch
     try:
         return general and general(*given, **wants)
@@ -75,9 +75,9 @@ def broken(stream: Any, graph: Any, work: Callable[[], Any]) -> Exception | None
 
 
 def refusal(stream: Any, graph: Any, call: Callable[[], Any]) -> tuple[Any, Any]:
-    """Makes a call during a capture. Returns two exceptions: the one that the call raised, and the RuntimeError with
-    which the capture ended; None for an exception that did not occur. The backend may choose whether a capture
-    continues after a refused call."""
+    """Makes a call during the capture of a graph on a stream. Returns two exceptions: the one that the call raised, and
+    the RuntimeError with which the capture ended; None for an exception that did not occur. The backend may choose
+    whether a capture continues after a refused call."""
     refused = None
     try:
         with stream, graph:

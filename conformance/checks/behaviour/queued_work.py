@@ -68,7 +68,8 @@ def leaves(context: CaseContext, stream: Any, tensor: torch.Tensor, value: int, 
 
 
 def step(tensor: torch.Tensor, number: int) -> None:
-    """Runs two kernels whose result depends on ``number`` and on the order in which steps run."""
+    """Runs two kernels that change the tensor. The result depends on ``number`` and on the order in which several steps
+    run."""
     tensor.mul_(3).add_(number)
 
 

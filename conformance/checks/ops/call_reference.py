@@ -48,8 +48,8 @@ NO_ANSWER = ValueAnswer(None)
 
 
 class Expecting(Protocol):
-    """The part of the OpContext that a Reference needs: the op and dtype, what is known of them, and the references of
-    the CPU, the meta device and FakeTensor."""
+    """The attributes of the OpContext that a Reference needs: the op and dtype with its traits, the tolerances, and the
+    methods that return the results of the CPU, the meta device and FakeTensor."""
 
     subject: Subject
     dtype: str

@@ -152,8 +152,8 @@ class OpContext:
 
     @property
     def reference_name(self) -> str:
-        """The name of the subject's reference in a repro script: "op" if the reference is the function under test,
-        otherwise "reference_op"."""
+        """The name of the op's reference in a repro script: "op" if the reference is the function under test, otherwise
+        "reference_op"."""
         return "op" if self.subject.reference is self.subject.function else "reference_op"
 
     @property

@@ -93,7 +93,8 @@ class Search:
         return True
 
     def passes_over(self, program: Program, error: Exception) -> bool:
-        """Returns True if the failure ``error`` of a program is to be ignored."""
+        """Returns True if the failure ``error`` of a program is to be ignored. The first failure of an unknown kind is
+        not ignored; from then on the search looks only for this kind."""
         if isinstance(error, (NotShown, ConformError)):
             self.unshown += not self.wanted
             return True

@@ -30,7 +30,7 @@ _RESERVED = frozenset({*dir(builtins), "DEVICE", "main", "move", "back", "settle
 
 @dataclass
 class Bundle:
-    """The definitions and imports that a script needs, and their names in it."""
+    """The definitions and imports that a repro script needs, and the name that each has in the script."""
 
     names: dict[Thing, str] = field(default_factory=dict)
     _taken: dict[str, Any] = field(default_factory=dict)  # what has a name

@@ -47,7 +47,7 @@ Thing: TypeAlias = Definition | Import
 
 
 class Use(NamedTuple):
-    """A place in which a statement uses a definition or an import."""
+    """An expression in a statement that refers to a definition or an import."""
 
     node: ast.expr
     thing: Thing

@@ -30,7 +30,7 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     speed: bool = True
 
     def request(self, **fields: Any) -> Request:
-        """Returns a request with these settings and the given fields."""
+        """Returns a request that combines these settings of the user with the given fields of Request."""
         common = ("device", "descriptor", "dtypes", "seconds", "guard_pages", "speed")
         given = {name: getattr(self, name) for name in common}
         return Request(**{**given, **fields})

@@ -39,7 +39,8 @@ FORMATS: Final = (
 
 
 def title_of(name: str) -> str:
-    """Returns the description of a format, such as "an exported program", given the format's name."""
+    """Returns the description of a format, such as "an exported program of torch.export.save", given the format's
+    name."""
     title: str = _module(name).TITLE
     return title
 

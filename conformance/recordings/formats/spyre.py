@@ -171,7 +171,8 @@ class _Values:
 
 
 def _range(tensor: SpyreTensor) -> Values:
-    """Returns the range of the elements of a tensor, if the file says how they are created in a known way."""
+    """Returns the range of the elements of a tensor, if the file names a known method by which they are created;
+    otherwise a default range."""
     low, high = tensor.init_args.get("low", 0), tensor.init_args.get("high")
     if tensor.init == "randint" and isinstance(low, int) and isinstance(high, int) and low < high:
         return Values(low, high - 1)

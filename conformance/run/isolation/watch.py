@@ -459,8 +459,9 @@ class Watch(Guard):
 
     def _ended_by(self, call: GroupCall) -> CellKey | None:
         """Returns the cell that counts as crashed if this call must not be made; None if it may be made. Calls that
-        ended a process are not made. Nor are calls with the same layout or sample as two of those. After six calls that
-        ended a process (three, if no call of the group has returned) no further call is made."""
+        ended a process are not made. If two of those have the same layout or sample, other calls with this layout or
+        sample are not made either. After six calls that ended a process (three, if no call of the group has returned)
+        no further call is made."""
         if (cell := self._charged_for(call)) is not None:
             self._gone[call.call] = cell
             return cell
