@@ -64,7 +64,7 @@ class Given:
     memory: Path
 
     def left(self, number: int) -> bytes:
-        """Returns the bytes of one of the call's storages after the call."""
+        """Returns the bytes that the call left in one of its storages, by the number of the storage."""
         region = self.call.storages[number]
         with self.memory.open("rb") as file:
             file.seek(region.at + region.lead)

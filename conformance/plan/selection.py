@@ -47,8 +47,8 @@ class ItemId(NamedTuple):
 
 
 class Item(NamedTuple):
-    """An item: the cells of several clauses with the same unit, dtype and variant. For a case, ``unit`` is the name of the
-    case and ``dtype`` is empty."""
+    """An item: the cells of several clauses with the same unit (an op or a case), dtype and variant. For a case,
+    ``unit`` is the name of the case and ``dtype`` is empty."""
 
     unit: str
     dtype: str
@@ -67,7 +67,7 @@ class Item(NamedTuple):
 
     @property
     def key(self) -> tuple[str, str, str]:
-        """The unit, dtype and variant, which all cells of the item have in common."""
+        """The unit (an op or a case), dtype and variant, which all cells of the item have in common."""
         return (self.unit, self.dtype, self.variant)
 
     @property

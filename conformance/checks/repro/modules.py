@@ -56,8 +56,8 @@ class Import:
 class Module:
     """A module as a list of its top-level statements and its imports. ``defined`` and ``imported`` map each name to the
     statements and imports that bind it. Statements that bind no name, such as calls, are listed in ``defined`` under
-    the name ``owner``, so that they are copied whenever that definition is. Of a class in a ``shared`` module, only the
-    methods that are used are copied."""
+    the name ``owner``, and so are copied together with the definition of this name. Of a class in a ``shared`` module,
+    only the methods that are used are copied."""
 
     name: str
     text: str
