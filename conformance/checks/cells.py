@@ -128,15 +128,16 @@ class CellRecord:
         self.troubles += 1
 
     def pass_over(self, why: str) -> None:
-        """Records that something was not tried because the descriptor does not declare it. If the cell has no checks
-        and no failures yet, the whole cell becomes unsupported."""
+        """Records that a part of the checks was not tried because the descriptor does not declare what it needs;
+        ``why`` says what. If the cell has no checks and no failures yet, the whole cell becomes unsupported."""
         if self.checks or self.failures:
             self.note(why)
         else:
             self.untried = f"by declaration: {why}"
 
     def pass_over_unless_checked(self, why: str) -> None:
-        """Makes the cell unsupported by declaration if nothing was checked and nothing went wrong."""
+        """Makes the cell unsupported by declaration, for the reason ``why``, if no check was made and nothing
+        failed."""
         found = self.checks or self.failures or self.unsupported or self.blocked or self.errors
         if not (found or self.unbuilt or self.ambiguous):
             self.pass_over(why)

@@ -292,7 +292,7 @@ class Child:
         return line
 
     def _receive(self) -> bool:
-        """Reads what the child has sent. Returns False if the child has closed its pipe."""
+        """Reads the bytes that the child has sent. Returns False if the child has closed its pipe."""
         chunk = os.read(self._reader, 1 << 16)
         self._held += chunk
         return bool(chunk)
@@ -323,7 +323,7 @@ class Child:
         return self._ended is None and self._process.poll() is None
 
     def allow(self, seconds: float) -> None:
-        """Sets the time limit to this number of seconds from now."""
+        """Sets the time limit of the child's work to ``seconds`` from now."""
         self._end, self._patience = self._clock.now() + seconds, math.inf
         self._allowed = seconds
 

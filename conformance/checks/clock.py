@@ -144,7 +144,9 @@ Look = Callable[[int], Mapping[int, float]]
 
 
 class Clock:
-    """A clock that counts the seconds in which a process (by default the current one) and its descendants could run."""
+    """A clock that stands still while the process could not run: it counts elapsed time minus the time in which some
+    thread of the process had to wait for a processor. Measures the current process by default, always with its
+    descendants."""
 
     def __init__(self, process: int | None = None, look: Look | None = None) -> None:
         self._process = os.getpid() if process is None else process

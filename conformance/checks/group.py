@@ -1,9 +1,10 @@
 """Runs a group of subprocesses that work together, such as the ranks of a distributed program, under one time limit.
-Returns the answer of each process, and says for which processes the others waited when the time was over.
+Returns the answer of each process, and, if the time limit was exceeded, says for which processes the others were
+waiting.
 
 As soon as one process has failed, the others get a short time to answer, because they may be waiting for the failed
-process; then all are killed. The processes of a ``Pool`` stay after they have answered, for the next question. The module
-imports only the standard library and ``conformance.checks.child``, because repro scripts contain it.
+process; then all are killed. The processes of a ``Pool`` stay after they have answered, for the next question. The
+module imports only the standard library and ``conformance.checks.child``, because repro scripts contain it.
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ Tells = Callable[[Any], bool]
 @dataclass(slots=True)
 class Member:
     """The result of one process of a group. ``messages`` are the messages that the process sent. If ``answered`` is
-    True, the last message is the ``answer`` of the process. ``behind`` is True for a process that others waited for
-    when the time was over."""
+    True, the last message is the ``answer`` of the process. ``behind`` is True if the time limit was exceeded while
+    other processes were waiting for this one."""
 
     rank: int
     messages: list[Any] = field(default_factory=list)
@@ -103,7 +104,7 @@ class Group:
                 child.give_up("was ended because another process of its group had failed")
 
     def _hear(self, running: dict[int, Child]) -> bool:
-        """Receives the messages of the running processes, and removes the processes that have ended from ``running``.
+        """Receives new messages from the running processes, and removes processes that have ended from ``running``.
         Returns True if a process has failed."""
         failed = False
         for rank, child in list(running.items()):
@@ -163,7 +164,7 @@ class Pool(Group):
 
     @property
     def whole(self) -> bool:
-        """True if no process has ended."""
+        """True if all processes of the pool still run."""
         return all(child.running for child in self._children)
 
     def close(self) -> None:
@@ -171,7 +172,8 @@ class Pool(Group):
         self._started.close()
 
     def forget(self) -> None:
-        """Leaves the processes alone: they belong to the process of which this one is a fork."""
+        """Drops the references to the processes without ending them. A forked process calls this, because the processes
+        belong to its parent."""
         self._started.pop_all()
 
 

@@ -1,4 +1,4 @@
-"""Folders for files that cases need only while they run.
+"""Temporary folders for files that cases need only while they run.
 
 The module imports only the standard library, because repro scripts contain it.
 """
@@ -19,19 +19,20 @@ NAME = "scratch"
 
 
 def keep_scratch_in(results: Path) -> None:
-    """Puts the scratch folders of this process, and of its subprocesses, into a results folder from now on. So a process
-    that is killed leaves no files elsewhere; the end of the run deletes them."""
+    """From now on, creates the temporary folders of this process and of its subprocesses inside a results folder. So a
+    process that is killed leaves no files elsewhere, and the end of the run deletes them."""
     os.environ[VARIABLE] = str(results / NAME)
 
 
 def delete_scratch(results: Path) -> None:
-    """Deletes what processes that were killed have left in the scratch folders of a results folder."""
+    """Deletes the temporary folders in a results folder that killed processes have left behind."""
     shutil.rmtree(results / NAME, ignore_errors=True)
 
 
 def keep_tools_in(cache: Path) -> None:
-    """Puts the caches and temporary folders of torch's compiler, of hypothesis and of pytest into a cache folder, unless
-    their variables are set. torch makes the folder of its compiler's cache already when it is imported."""
+    """Makes torch's compiler, hypothesis and pytest put their caches and temporary folders into a cache folder, except
+    where the user has set the environment variable for such a folder. This must be called before torch is imported,
+    because the import creates the folder of the compiler's cache."""
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(cache / "pytest"))
     os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache / "inductor"))
     os.environ.setdefault("HYPOTHESIS_STORAGE_DIRECTORY", str(cache / "hypothesis"))

@@ -69,7 +69,8 @@ def contract(as_json: bool, clauses: str | None, bugs: str | None) -> None:
 
 
 def _show_bugs(word: str, as_json: bool) -> None:
-    """Prints the known public bugs of a clause, a backend or a family; all known bugs if ``word`` is empty."""
+    """Prints the known public bugs that belong to ``word``, which is a clause, a backend or a family; all known bugs if
+    ``word`` is empty."""
     from conformance.contract.bugs import bugs
 
     known = bugs()

@@ -1,4 +1,5 @@
-"""The command ``conform coverage``, which lists the kernels of a device that the suite judges, and those that it does not."""
+"""The command ``conform coverage``, which lists the kernels of a device that the suite judges, and the kernels that it
+does not judge."""
 
 from __future__ import annotations
 
@@ -37,10 +38,10 @@ def coverage(
     ops: str | None,
     as_json: bool,
 ) -> None:
-    """Show which kernels of a device are judged: every overload of aten that has one.
+    """Show which kernels of a device are judged: every aten overload for which the device has a kernel.
 
-    With RUN, a results folder, an overload counts as judged if a cell that judges it passed or failed in that run. Without
-    RUN, all cells of plan quick count. The overloads that most models call come first.
+    With RUN, a results folder, an overload counts as judged if a cell that judges it passed or failed in that run.
+    Without RUN, all cells of plan quick count. The overloads that most models call come first.
     """
     globs = globs_of("--ops", ops)
     require_torch()
@@ -58,8 +59,8 @@ def coverage(
 
 
 def _coverage(run: Path | None, device: str | None, descriptor: Path | None) -> Coverage:
-    """Returns the coverage of a device, by the suite or by a run. Raises ConformError if the device cannot be opened, or the
-    run cannot be read."""
+    """Returns the coverage of a device: what a run judged or, without a run, what the suite can judge. Raises
+    ConformError if the device cannot be opened, or the run cannot be read."""
     import torch
 
     from conformance.coverage.calls import call_map
@@ -107,7 +108,8 @@ def _head(found: Coverage) -> dict[str, object]:
 
 
 def _show(found: Coverage, rows: Sequence[Row], *, whole: bool) -> None:
-    """Prints the counts, and the rows; without a filter, the overloads that are not judged by their reasons."""
+    """Prints the number of overloads in each state, and then the rows. If they are not filtered (``whole``), prints
+    only the overloads that are not judged, grouped by reason."""
     from conformance.coverage.states import State
 
     click.echo(f"device {found.device}, torch {found.torch}: overloads of aten by kernel")
@@ -134,7 +136,7 @@ def _show(found: Coverage, rows: Sequence[Row], *, whole: bool) -> None:
 
 
 def _list(rows: Sequence[Row], models: int) -> None:
-    """Prints a line for each overload."""
+    """Prints a line for each row. ``models`` is the number of public models whose calls were counted."""
     if not rows:
         click.echo("no overload is in these states")
     width = max((len(row.overload) for row in rows), default=0)
@@ -143,8 +145,8 @@ def _list(rows: Sequence[Row], models: int) -> None:
 
 
 def _show_reasons(rows: Sequence[Row], models: int) -> None:
-    """Prints the overloads that are not judged: those that a model calls, one a line, and the number of the others by their
-    reason."""
+    """Prints the overloads that are not judged: one line for each that a model calls, and for the others only their
+    number, for each reason."""
     used = [row for row in rows if row.models]
     if used:
         click.echo("\nnot judged, and called by a model:")
@@ -164,7 +166,8 @@ def _show_reasons(rows: Sequence[Row], models: int) -> None:
 
 
 def _details(row: Row, models: int) -> str:
-    """Returns the state of an overload, its weight, and what judges it or why nothing does."""
+    """Returns a text with the state of an overload, the number of models that call it, and the cells that judge it or
+    the reason why none does."""
     parts = [str(row.state)]
     if row.models:
         parts.append(f"called by {row.models} of {models} models")

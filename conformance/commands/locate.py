@@ -97,7 +97,8 @@ def _exit_code(found: Sequence[Located], compared: Comparison | None) -> int:
 
 
 class _Runner:
-    """Runs a program in processes of its own. ``was_killed`` is True if a signal has ended the newest one."""
+    """Runs the user's program under the judge, each time in a new process. ``was_killed`` is True if a signal ended the
+    latest of these processes."""
 
     def __init__(
         self,
@@ -120,7 +121,10 @@ class _Runner:
         self._stdin = _position_of_stdin()
 
     def run(self, *, window: int = 1, phase: int = 0, trace: Path | None = None) -> Located:
-        """Runs the program once, and returns what was found. Raises ConformError if nothing can be said."""
+        """Runs the program once in a new process and judges its calls. Returns the result: the first wrong call, if
+        any, and the counts. Results are read back from the device only after every ``window`` calls, of which the first
+        window begins after ``phase`` calls. With ``trace``, a trace of the calls is written to this path. Raises
+        ConformError if the program made no call on the device."""
         from conformance.locate.orders import Orders
 
         orders = Orders(
@@ -192,8 +196,8 @@ class _Runner:
 
 
 def _position_of_stdin() -> int | None:
-    """Returns the position in the file that is the standard input, to which each further run returns; None if the input is
-    no file."""
+    """Returns the current position in the standard input if that is a file, otherwise None. Each further run of the
+    program reads from this position on."""
     try:
         return os.lseek(0, 0, os.SEEK_CUR)
     except OSError:
@@ -271,7 +275,7 @@ def _relative(path: str) -> str:
 
 
 def _tried(script: str, python: str) -> str:
-    """Runs a repro script once, and returns what it says."""
+    """Runs a repro script once, and returns a phrase about its result for the report."""
     try:
         done = subprocess.run(
             [python, script], capture_output=True, timeout=_SCRIPT_SECONDS, check=False

@@ -1,4 +1,5 @@
-"""Runs the Python program that a command is given, in a process of its own."""
+"""Runs the Python program that is given on the command line of a command such as ``conform record``, in its own
+process."""
 
 from __future__ import annotations
 
@@ -16,7 +17,8 @@ from devices.files import why_not_writable
 
 
 class Command:
-    """The command line of a Python program, split into its parts."""
+    """The command line of a Python program, divided into the interpreter, its options and the program with its
+    arguments."""
 
     def __init__(self, python: str, options: Sequence[str], program: Sequence[str]) -> None:
         self.python, self.options, self.program = python, options, program
@@ -28,8 +30,8 @@ _LONG: Final = ("--check-hash-based-pycs",)
 
 
 def command_of(program: Sequence[str]) -> Command:
-    """Returns the parts of a command line. Raises ConformError if it does not begin with ``python`` or names no
-    program."""
+    """Returns the parts of a command line. Raises ConformError if it does not begin with ``python``, or if it does not
+    name a program."""
     python, *rest = program
     if not os.path.basename(python).startswith("python"):
         raise ConformError(
@@ -50,8 +52,8 @@ def command_of(program: Sequence[str]) -> Command:
 
 
 def _option(rest: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Divides a command line after its first option. In a group of letters such as ``-um``, ``m`` and ``c`` begin the
-    program, as in Python: what follows them is the module or the code."""
+    """Divides a command line after its first option. In a group of letters such as ``-um``, the letters ``m`` and ``c``
+    end the options, as they do for Python: the module or the code follows."""
     first, *others = rest
     if first.startswith("--"):
         count = first in _LONG
@@ -68,8 +70,8 @@ def _option(rest: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 def checked_output(given: Path) -> Path:
-    """Returns the absolute path of a file that is written at the end of a program. Raises ConformError if it cannot be
-    written."""
+    """Returns the absolute path of a file that will be written when a program ends. Raises ConformError now if the file
+    cannot be written."""
     path = Path(os.path.realpath(given))
     if why := why_not_writable(path):
         raise ConformError(f"{given} cannot be written: {why}")
@@ -83,10 +85,10 @@ def run_launcher(
     *,
     silent: bool = False,
 ) -> int:
-    """Runs a module of this package in place of a program, which gets the program's command line. Returns the exit code;
-    that of a process which a signal has ended is negative. With ``silent``, what the program prints is dropped. An
-    interruption ends the program, and not this process: the program's results are still to be read. Raises ConformError
-    if Python cannot be started."""
+    """Runs a module of this package in a new process, which in turn runs the user's program. ``launcher`` is the module
+    with its arguments. Returns the exit code, which is negative if a signal ended the process. With ``silent``, the
+    program's output is discarded. Ctrl-C ends only the program, so that its results can still be read. Raises
+    ConformError if Python cannot be started."""
     path = os.pathsep.join(filter(None, (os.environ.get("PYTHONPATH"), _own_folder())))
     try:
         process = subprocess.Popen(
@@ -102,7 +104,8 @@ def run_launcher(
 
 @contextmanager
 def _passing_on(process: subprocess.Popen[Any]) -> Iterator[None]:
-    """Within the context, SIGTERM is sent on to a process, and SIGINT, which a terminal sends to both, is ignored."""
+    """Within the context, SIGTERM is forwarded to a process. SIGINT is ignored, because the terminal sends it to the
+    process as well."""
     before = {
         signal.SIGINT: signal.signal(signal.SIGINT, lambda *_: None),
         signal.SIGTERM: signal.signal(signal.SIGTERM, lambda *_: process.terminate()),
@@ -115,10 +118,11 @@ def _passing_on(process: subprocess.Popen[Any]) -> Iterator[None]:
 
 
 def exit_code_of(returned: int) -> int:
-    """Returns the exit code that a shell shows for a process."""
+    """Returns the exit code that a shell shows for a process; ``returned`` is negative if a signal ended it."""
     return returned if returned >= 0 else 128 - returned
 
 
 def _own_folder() -> str:
-    """Returns the folder of this package. The program may run in another folder, where it is not found."""
+    """Returns the folder that contains this package, so that the program's process can import the package from any
+    working directory."""
     return str(Path(__file__).parents[2])

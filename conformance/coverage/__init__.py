@@ -1,2 +1,2 @@
-"""Which kernels of a device the suite judges: the map from the suite's calls to aten overloads, the weights of the overloads
-in public training runs, and the state of each overload with a kernel."""
+"""Determines which kernels of a device the suite judges: it maps the suite's calls to aten overloads, weighs the
+overloads by how often public training runs call them, and gives the state of each overload that has a kernel."""

@@ -15,7 +15,7 @@ from devices.files import write_whole
 
 
 def main() -> None:
-    """Measures the whole plan and writes the file."""
+    """Measures which overloads all checks of the plan call, and writes the map to ``calls.json``."""
     here = Path.cwd()
     with tempfile.TemporaryDirectory() as folder:
         keep_scratch_in(Path(folder))

@@ -1,5 +1,5 @@
-"""The map from the suite's calls to the aten overloads that they dispatch to, as it was measured on the CPU, and what counts
-as a judgement."""
+"""The map from the suite's checks to the aten overloads that they call, as measured on the CPU, and the rules that say
+which of these calls the suite judges."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ MOST_REACHING: Final = 3
 
 
 class JudgedByCases(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Overloads whose results the cases of some clauses compare with the CPU's."""
+    """The cases of ``clauses`` compare the results of ``overloads`` (globs) with results of the CPU."""
 
     clauses: tuple[str, ...]
     overloads: tuple[str, ...]  # globs
 
 
 class JudgedBy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What counts as a judgement of an overload.
+    """The rules that say when the suite judges an overload that it calls, read from ``judged_by.toml``.
 
-    ``clauses`` are those whose judges compare the values that a call of an op computes, or the tensors that it writes to;
-    ``values_free`` has globs of the overloads whose result has no values of its own, and ``cases`` lists the overloads that
+    ``clauses`` are the clauses that compare the values of an op's results, or of the tensors that the op writes to.
+    ``values_free`` has globs of the overloads whose results may have any values. ``cases`` lists the overloads that
     cases judge.
     """
 
@@ -38,7 +38,7 @@ class JudgedBy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     cases: tuple[JudgedByCases, ...]
 
     def takes(self, clause: str, overload: str) -> bool:
-        """Returns True if the cases of a clause judge an overload that they call."""
+        """Returns True if the cases of ``clause`` judge ``overload`` when they call it."""
         return any(
             clause in each.clauses and any(fnmatchcase(overload, glob) for glob in each.overloads)
             for each in self.cases
@@ -46,11 +46,11 @@ class JudgedBy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class CallMap(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The overloads to which the suite's calls dispatch below autograd and autocast.
+    """The overloads that the suite's checks call, as dispatched below autograd and autocast.
 
-    ``units`` has what was measured: ops, and cases with their clause, such as ``optim.foreach::add``. ``judged`` has the
-    overloads by cell without its dtype, such as ``layout.values::add``: those whose results the cell's verdict depends on.
-    ``reached`` has for each other overload that the suite called some of the cells that did.
+    ``units`` lists what was measured: ops, and cases with their clause, such as ``optim.foreach::add``. ``judged`` maps
+    a cell without its dtype, such as ``layout.values::add``, to the overloads whose results decide the cell's verdict.
+    ``reached`` maps each overload that is only called and not judged to some cells that call it.
     """
 
     torch: str
@@ -60,8 +60,8 @@ class CallMap(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     reached: Mapping[str, tuple[str, ...]]
 
     def judging(self, cells: Collection[str] | None = None) -> dict[str, list[str]]:
-        """Returns for each judged overload the cells that judge it, of those in ``cells`` if that is given: first those of
-        the op's own clauses, in the order of ``judged_by.toml``."""
+        """Maps each judged overload to the cells that judge it. If ``cells`` is given, only these cells are included.
+        Cells of the clauses that ``judged_by.toml`` lists come first, in the order of that file."""
         found: dict[str, list[str]] = {}
         order = {clause: place for place, clause in enumerate(judged_by().clauses)}
         ranked = sorted(
@@ -75,9 +75,10 @@ class CallMap(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class _File(msgspec.Struct, forbid_unknown_fields=True):
-    """The map as it is written: names without ``aten::``, and one entry for the clauses of an op with the same calls.
-    Overloads, and the clauses of an entry, are listed once and then referred to by their number. ``nothing`` has the units
-    that judge no overload; the others are keys of ``ops`` and ``cases``."""
+    """The content of ``calls.json``, a compact form of a CallMap. Names are without ``aten::``, and clauses of an op
+    that make the same calls share an entry. Overloads, and the clauses of an entry, are listed once and then referred
+    to by number. ``nothing`` has the ops and cases that judge no overload; the others are keys of ``ops`` and
+    ``cases``."""
 
     torch: str
     plan: str
@@ -91,18 +92,18 @@ class _File(msgspec.Struct, forbid_unknown_fields=True):
 
 @cache
 def judged_by() -> JudgedBy:
-    """Returns what counts as a judgement."""
+    """Returns the rules of ``judged_by.toml``."""
     return msgspec.toml.decode(_JUDGED_BY_FILE.read_bytes(), type=JudgedBy)
 
 
 @cache
 def call_map() -> CallMap:
-    """Returns the map that comes with this package."""
+    """Returns the map in ``calls.json``, which is part of this package."""
     return decoded(CALLS_FILE.read_bytes())
 
 
 def decoded(text: bytes) -> CallMap:
-    """Returns the map in a file."""
+    """Returns the map that the content of a file such as ``calls.json`` encodes."""
     file = msgspec.json.decode(text, type=_File)
 
     def named(numbers: str) -> tuple[str, ...]:
@@ -122,8 +123,8 @@ def decoded(text: bytes) -> CallMap:
 
 
 def encoded(calls: CallMap, cases: Collection[str]) -> bytes:
-    """Returns the text of the file of a map. ``cases`` are the cells of the map that are cases. Each op, each case and each
-    overload has a line of its own."""
+    """Returns a map as the content of a file such as ``calls.json``, with one line for each op, case and overload.
+    ``cases`` lists the cells of the map that are cases and not ops."""
     every = sorted({name for overloads in calls.judged.values() for name in overloads})
     number = {name: place for place, name in enumerate(every)}
     by_op: dict[str, dict[tuple[str, ...], list[str]]] = {}

@@ -1,4 +1,4 @@
-"""What the calls of a thread did: the log of the observer as data, and which calls' results reached something that was read."""
+"""Analyses the log of the observer: the calls that a thread made, and the calls whose results were used later."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ _NO_STORAGE: Final = -1
 
 @dataclass(frozen=True, slots=True)
 class TensorId:
-    """A tensor and its storage, by numbers of the log. Views of a tensor have numbers of their own, and its storage.
-    ``storage`` is -1 if there is none, as of a sparse tensor."""
+    """A tensor and its storage, as numbered in the observer's log. A view has its own tensor number, and the storage
+    number of its base. ``storage`` is -1 for a tensor without storage, such as a sparse one."""
 
     tensor: int
     storage: int
@@ -23,9 +23,10 @@ class TensorId:
 
 @dataclass(slots=True)
 class LoggedCall:
-    """A call that reached no kernel, or that none made: calls made inside a kernel are not listed.
+    """A call in the observer's log that was not made inside a kernel, or a mark that the observer's user has put into
+    the log.
 
-    ``overload`` is empty for a mark, whose text is ``mark``. ``in_backward`` is True if autograd made the call.
+    ``overload`` is empty for a mark, and ``mark`` is then its text. ``in_backward`` is True if autograd made the call.
     """
 
     overload: str = ""
@@ -37,7 +38,8 @@ class LoggedCall:
 
 @dataclass(slots=True)
 class _Frame:
-    """A call that has not ended. ``hides`` is True if the calls in it are made by its kernel."""
+    """A call that has begun and has not ended yet. ``hides`` is True if the calls inside it are made by its kernel and
+    must not be listed."""
 
     call: LoggedCall | None
     below: bool
@@ -52,16 +54,18 @@ def _is_composite(overload: str) -> bool:
 
 @cache
 def _has_derivative(overload: str) -> bool:
-    """Returns True if autograd has a function of its own for an overload, which calls the kernel and may make other calls
-    before and after it."""
+    """Returns True if an overload has its own autograd function, which calls the kernel and may call other ops before
+    and after it."""
     return any(has_kernel(overload, key) for key in ("Autograd", "AutogradCPU"))
 
 
 def calls_in(log: str) -> list[LoggedCall]:
-    """Returns the calls in the observer's log, in the order in which they ended, and the marks between them.
+    """Returns the calls that the observer's log lists, in the order in which they ended, together with the marks
+    between them. Calls made inside a kernel are left out.
 
-    A call is made inside a kernel if an enclosing call is not replaced by other calls above autograd and, when the inner call
-    began, autograd was off for a kernel or has no function for the enclosing call.
+    An inner call counts as made inside a kernel if the enclosing call is not replaced by other calls above autograd
+    and, when the inner call began, either autograd was switched off for a kernel or the enclosing call has no autograd
+    function.
     """
     found: list[LoggedCall] = []
     frames: list[_Frame] = []
@@ -90,7 +94,8 @@ def calls_in(log: str) -> list[LoggedCall]:
 
 
 def _is_inside(frames: Sequence[_Frame], *, below: bool) -> bool:
-    """Returns True if a call that begins now is made by the kernel of a call that has not ended."""
+    """Returns True if a call that begins now is made by the kernel of one of ``frames``, the calls that have not ended
+    yet. ``below`` is True if autograd is switched off for a kernel now."""
     return any(
         each.hides and (below or each.below or not _has_derivative(each.overload))
         for each in frames
@@ -115,7 +120,8 @@ def writes(overload: str) -> bool:
 
 @cache
 def returns_or_writes_tensors(overload: str) -> bool:
-    """Returns False for an overload whose result is a number or a truth value."""
+    """Returns True if an overload returns tensors or writes to them; False if its result is only a number or a truth
+    value."""
     schema = schema_named(overload)
     return bool(schema.is_mutable) or any("Tensor" in str(each.type) for each in schema.returns)
 
@@ -131,11 +137,13 @@ def _tensors(words: Iterable[str]) -> tuple[TensorId, ...]:
 def used(
     calls: Sequence[LoggedCall], under_test: Sequence[bool], *, number: bool = False
 ) -> list[LoggedCall]:
-    """Returns the calls under test whose results were used: a call that is not under test read them, or a call whose own
-    result was used, or one whose result is a number, because a number decides what the program does next. Calls whose result
-    is a number are used if ``number`` is true: the function under test returned one.
+    """Returns the calls under test whose results were used afterwards. A result counts as used if it was read by a call
+    that is not under test, by a call whose own result was used, or by a call that returns a number, because a number
+    can decide what the program does next. With ``number``, which says that the function under test returned a number,
+    calls under test that return a number count as used too.
 
-    A view is used if the view itself is read, not if other tensors of its storage are.
+    ``under_test`` says for each call whether it is under test. A view counts as used only if the view itself is read,
+    not if another tensor of its storage is.
     """
     tensors: set[int] = set()
     storages: set[int] = set()
@@ -157,7 +165,8 @@ def used(
 
 
 def _is_read(call: LoggedCall, tensors: set[int], storages: set[int]) -> bool:
-    """Returns True if later calls read the result of a call: its own tensors, or the memory that it wrote to."""
+    """Returns True if the result of a call is among the ``tensors`` that later calls read, or if the memory that it
+    wrote to is among their ``storages``."""
     if writes(call.overload):
         changed = call.outputs or call.inputs
         return any(each.tensor in tensors or each.storage in storages for each in changed)

@@ -1,4 +1,4 @@
-"""The overloads of aten for which a device has kernels of its own."""
+"""Lists the overloads of aten for which a device has its own kernels."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ def overloads_of_aten() -> tuple[str, ...]:
 
 
 def own_kernels(torch_type: str) -> frozenset[str]:
-    """Returns the overloads that have a kernel registered for a type of device. The module of the device must have been
-    imported."""
+    """Returns the overloads for which a kernel is registered for a device type. The device's Python module must have
+    been imported before."""
     key = key_of(torch_type)
     return frozenset(name for name in overloads_of_aten() if has_kernel(name, key))
 
 
 def is_shared(name: str) -> bool:
-    """Returns True if torch has a kernel of an overload that is made of other ops and serves every device."""
+    """Returns True if torch itself implements an overload by calling other ops, for every device."""
     return any(has_kernel(name, key) for key in _SHARED)

@@ -1,4 +1,5 @@
-"""Measures the map from the suite's calls to overloads of aten on the CPU: ``python -m conformance.coverage`` writes it."""
+"""Measures, on the CPU, which aten overloads the suite's checks call; ``python -m conformance.coverage`` writes the
+result to ``calls.json``."""
 
 from __future__ import annotations
 
@@ -46,8 +47,9 @@ _LEFT_OUT: Final = frozenset({"compile", "distributed", "profiler", "size"})
 
 @dataclass(slots=True)
 class Measured:
-    """The calls of some items: by cell the overloads that it judges, by overload some cells that reach it, and the cells that
-    are cases. ``units`` has the ops, and the cases of clauses that may judge, whether they judge anything or not."""
+    """The measured calls of some items: ``judged`` maps a cell to the overloads that it judges, ``reached`` maps an
+    overload to some cells that call it, and ``cases`` lists the cells that are cases. ``units`` lists the measured ops,
+    and the measured cases of clauses that can judge overloads, whether they judge one or not."""
 
     judged: dict[str, set[str]] = field(default_factory=dict)
     reached: dict[str, list[str]] = field(default_factory=dict)
@@ -64,7 +66,7 @@ class Measured:
 
 
 class Measurement:
-    """Measures items of the plan. ``found`` has the calls of the items that were measured so far."""
+    """Measures the calls of items of the plan. ``found`` has the calls of all items measured so far."""
 
     def __init__(self) -> None:
         limit_threads()
@@ -78,7 +80,8 @@ class Measurement:
         self.found = Measured()
 
     def items(self) -> list[Item]:
-        """Returns the items of the plan: of ops the clauses that judge values, and the cases that run in this process."""
+        """Returns the items of the plan to measure: the ops with the clauses that judge values, and the cases that can
+        run in this process."""
         plan = make_plan(self._spec, self._descriptor, self._contract, cache_root())
         judging = judged_by().clauses
         cells = [
@@ -91,7 +94,8 @@ class Measurement:
         return [*items, *self._of_other_dtypes({item.unit for item in items})]
 
     def _of_other_dtypes(self, planned: Collection[str]) -> Iterator[Item]:
-        """Yields an item for each op that has no float32, such as those of integers: only larger plans have them."""
+        """Yields an item for each op that does not support float32, such as ops on integers, because only larger plans
+        contain these."""
         checks = [check for check in self._checks if check.clause in judged_by().clauses]
         for op in DATABASE.subjects().values():
             dtype = next((each for each in ("int64", "complex64", "bool") if each in op.dtypes), "")
@@ -143,9 +147,11 @@ class Measurement:
         return record.outcome() is Outcome.PASS
 
     def _decides(self, case: BehaviourCase, overload: str, times: int) -> bool:
-        """Returns True if a case that passes does not pass once the results of an overload are replaced: those of all its
-        calls, of the first one, or of the last one. On the CPU the expected value may come from the same overload, and then
-        the same fault in both goes unnoticed. A result that is a number cannot be replaced; it decides."""
+        """Returns True if the verdict of a passing case depends on the results of an overload: the case fails once the
+        results of all ``times`` calls, of the first call or of the last call are replaced by wrong values. This test is
+        needed because on the CPU the case may compute its expected values with the same overload, and the same fault on
+        both sides goes unnoticed. A result that is a number cannot be replaced; the verdict is assumed to depend on
+        it."""
         if not returns_or_writes_tensors(overload):
             return True
         for which in (-1, 0, times - 1):
@@ -206,8 +212,8 @@ class Measurement:
 
 
 def unit_of(item: Item) -> str | None:
-    """Returns the name of an item in the list of what was measured: the op, or the clause and the case; None for a case whose
-    clause judges no kernel."""
+    """Returns the name under which an item is listed in ``CallMap.units``: the op, or the clause and the case. Returns
+    None for a case whose clause judges no overload."""
     if not item.is_case:
         return item.unit
     clauses = {clause for entry in judged_by().cases for clause in entry.clauses}
@@ -228,7 +234,8 @@ def measured(
     say: Callable[[str], None] = lambda line: None,
     processes: int = 1,
 ) -> Measurement:
-    """Returns the calls of some ops and cases by their names; of all if ``units`` is empty."""
+    """Measures the calls of the ops and cases with the given names (all if ``units`` is empty) in ``processes``
+    processes, and returns the Measurement with the results. ``say`` is called with lines about the progress."""
     found = Measurement()
     items = [item for item in found.items() if not units or item.unit in units]
     if processes == 1:

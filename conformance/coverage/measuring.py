@@ -1,5 +1,6 @@
-"""Measures which aten overloads the verdicts of the suite depend on: tells the calls under judgement from all else that the
-checks of an op call, and follows their results to what the judges read."""
+"""Measures which aten overloads the verdicts of the suite depend on. It separates the calls that are judged from
+everything else that the checks of an op call, and follows the results of the judged calls to the judges that read
+them."""
 
 from __future__ import annotations
 
@@ -27,11 +28,11 @@ _CALL, _FUNCTION, _RETURNED, _NUMBER, _JUDGING = "call", "function", "returned",
 
 
 class Noted(Guard):
-    """A guard of the checks of an op that says in which of three states they are: a call is made whose result is judged,
-    its result is judged, or anything else is done. The observer must be on.
+    """A guard for the checks of an op that marks in the observer's log when a call begins whose result is judged, when
+    its result is judged, and when anything else is done. The observer must be switched on.
 
-    ``judged`` has by clause the overloads that judged calls called, and whose results the judges read, directly or through
-    the results of other calls. ``reached`` has those that anything else called.
+    ``judged`` maps each clause to the overloads that the judged calls called and whose results the judges read,
+    directly or through the results of other calls. ``reached`` has the overloads that were called otherwise.
     """
 
     def __init__(self, observer: Observer) -> None:
@@ -59,7 +60,8 @@ class Noted(Guard):
         self._settle()
 
     def _settle(self) -> None:
-        """Adds the calls since the last call under judgement began: now all that reads its result is known."""
+        """Evaluates the observer's log of the latest judged call, and adds its overloads to ``judged`` and ``reached``.
+        It is called when the next call begins, because then everything that reads the result is in the log."""
         log = self._observer.take()
         judged = {each for each in judged_calls(log) if sets_values(each)}
         for clause in self._clauses:
@@ -72,7 +74,8 @@ class Noted(Guard):
         self._clauses = []
 
     def noted(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Returns a function that calls ``function``, and while that runs counts as a call under judgement."""
+        """Returns a function that calls ``function`` and marks the beginning and the end of this call in the observer's
+        log, so that the calls in between count as judged."""
 
         @wraps(function, updated=())
         def call(*args: Any, **kwargs: Any) -> Any:
@@ -89,12 +92,13 @@ class Noted(Guard):
 
     @property
     def mode(self) -> Mode:
-        """The mode in which the frame makes the calls under judgement."""
+        """The mode in which the checks make the judged calls, so that these are marked in the log."""
         return Mode("noted", self.noted)
 
 
 def judged_calls(log: Sequence[LoggedCall]) -> set[str]:
-    """Returns the overloads of aten that the function under test or its backward called, and whose results were used."""
+    """Returns the overloads of aten in the log that the function under test or its backward pass called, and whose
+    results were used afterwards."""
     judged, depth, number = False, 0, False
     calls: list[LoggedCall] = []
     under_test: list[bool] = []
@@ -114,6 +118,6 @@ def judged_calls(log: Sequence[LoggedCall]) -> set[str]:
 
 @cache
 def sets_values(overload: str) -> bool:
-    """Returns False for an overload whose result has free values, such as ``aten::empty.memory_layout``: no check can find
-    them wrong."""
+    """Returns False for an overload whose result may have any values, such as ``aten::empty.memory_layout``, so that no
+    check can find its values wrong."""
     return not any(fnmatchcase(overload, glob) for glob in judged_by().values_free)

@@ -1,5 +1,5 @@
-"""Lists the calls that pass torch's dispatcher, without changing which calls torch makes. A dispatch mode changes them: while
-one is active, ``reshape`` calls ``view`` instead of ``_reshape_alias``, for example."""
+"""Lists the calls that pass through torch's dispatcher, without changing which calls torch makes. A dispatch mode would
+change them: while one is active, ``reshape`` calls ``view`` instead of ``_reshape_alias``, for example."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ _FLAGS: Final = ("-std=c++20", "-O1", "-g0", "-DNDEBUG", "-fPIC", "-shared", "-f
 
 
 class ObserverNotBuilt(RuntimeError):
-    """The error for an observer that could not be compiled, with the compiler's message."""
+    """The error raised if the C++ code of the observer cannot be compiled. It contains the compiler's message."""
 
 
 class Observer:
-    """The list of the calls that this thread makes while the observer is on."""
+    """Lists the calls that this thread makes within the context :meth:`on`."""
 
     def __init__(self) -> None:
         self._library = _library()
 
     @contextmanager
     def on(self) -> Iterator[None]:
-        """Lists the calls that are made in the block."""
+        """Within the context, the calls of this thread are added to the list."""
         self._library.observer_clear()
         handle = self._library.observer_start()
         try:
@@ -43,11 +43,13 @@ class Observer:
             self._library.observer_stop(handle)
 
     def mark(self, line: str) -> None:
-        """Adds a mark to the list, so that calls can be told apart by what was done meanwhile."""
+        """Adds a mark with the text ``line`` to the list of calls, which separates the calls before it from those after
+        it."""
         self._library.observer_mark(f"={line}".encode())
 
     def take(self) -> list[LoggedCall]:
-        """Returns the calls since the last time, and removes them from the list. Tensors are numbered anew."""
+        """Returns the calls that were listed since the last call of this method, and empties the list. The numbering of
+        tensors starts again."""
         lines: bytes = self._library.observer_lines()
         found = calls_in(lines.decode())
         self._library.observer_clear()
@@ -55,8 +57,8 @@ class Observer:
 
     @contextmanager
     def spoiling(self, overload: str, call: int = -1) -> Iterator[None]:
-        """Replaces, in the block, the values that an overload's calls return or write: of the call with number ``call``,
-        counted from 0, or of each call if that is negative."""
+        """Within the context, the values that calls of ``overload`` return or write are replaced by wrong ones: those
+        of call number ``call``, counted from 0, or those of every call if ``call`` is negative."""
         self._library.observer_spoil(overload.encode(), call)
         try:
             yield
@@ -66,7 +68,8 @@ class Observer:
 
 @contextmanager
 def observed_calls() -> Iterator[list[str]]:
-    """Provides a list, to which the end of the block adds the name of the overload of aten of each call in the block."""
+    """Yields a list that is empty within the context. At the end of the context, the name of the aten overload of each
+    call made within it is added."""
     observer, found = Observer(), list[str]()
     with observer.on():
         yield found
@@ -75,7 +78,8 @@ def observed_calls() -> Iterator[list[str]]:
 
 @cache
 def _library() -> Any:
-    """Loads the library; compiles it first if the cache does not have it. Raises ObserverNotBuilt."""
+    """Loads the C++ library of the observer, and compiles it first if it is not in the cache. Raises
+    ObserverNotBuilt."""
     version: Any = torch.version
     text = " ".join((*_FLAGS, str(version.git_version), _compiler()))
     key = hashlib.blake2b(_SOURCE.read_bytes() + text.encode(), digest_size=8).hexdigest()

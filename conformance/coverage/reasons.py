@@ -1,4 +1,4 @@
-"""Why the suite does not judge some overloads that have a kernel on the CPU."""
+"""The reasons why the suite does not judge some overloads that have a kernel on the CPU, read from a file."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ REASONS_FILE: Final = Path(__file__).with_name("reasons.toml")
 
 
 class Reason(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Overloads that the suite does not judge, and the reason.
+    """Overloads that the suite does not judge, and the reason for that.
 
-    ``users`` is True if a program reaches them with strided tensors through torch's public functions; False if only the
-    dispatcher's own interface (``torch.ops``, C++) does, or only tensors of another kind.
+    ``users`` is True if a public function of torch calls the overloads with strided tensors. It is False if they are
+    called only through the dispatcher's own interface (``torch.ops``, C++) or with other kinds of tensors.
     """
 
     why: str
@@ -38,5 +38,5 @@ def reasons() -> tuple[Reason, ...]:
 
 
 def reason_for(overload: str) -> Reason | None:
-    """Returns the first reason that covers an overload; None if there is none."""
+    """Returns the first reason whose globs match an overload; None if none does."""
     return next((each for each in reasons() if each.covers(overload)), None)

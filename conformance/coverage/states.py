@@ -1,4 +1,5 @@
-"""The state of each overload of aten on a device: judged, reached, never called, or missing."""
+"""Determines the state of each aten overload on a device: judged, reached (called but not judged), never called, or
+missing."""
 
 from __future__ import annotations
 
@@ -26,7 +27,8 @@ _NOT_IN_RUN: Final = "no cell of the run judged it"
 
 
 class State(str, Enum):
-    """What is known of the kernel of an overload."""
+    """How far the suite tests the kernel of an overload: its results are judged, it is only called (reached), it is
+    never called, or the device has no kernel for it (missing)."""
 
     JUDGED = "judged"
     REACHED = "reached"
@@ -38,11 +40,12 @@ class State(str, Enum):
 
 
 class Row(msgspec.Struct, frozen=True):
-    """An overload on a device.
+    """An overload and its state on a device.
 
-    ``judged_by`` are the cells without dtype whose verdict depends on what the overload computes; ``reached_by`` some cells
-    that call it without such a verdict. ``models`` and ``calls`` are its weight. ``reason`` says why the suite does not judge
-    it, and ``users`` is False if no public function of torch reaches the overload with strided tensors.
+    ``judged_by`` has the cells, without dtype, whose verdict depends on the overload's results; ``reached_by`` has some
+    cells that call it although their verdict does not depend on it. ``models`` and ``calls`` are the numbers of public
+    models that call the overload, and of their calls. ``reason`` says why the suite does not judge it. ``users`` is
+    False if no public function of torch calls it with strided tensors.
     """
 
     overload: str
@@ -56,9 +59,9 @@ class Row(msgspec.Struct, frozen=True):
 
 
 class Coverage(msgspec.Struct, frozen=True):
-    """The overloads of a device, those that most models call first. ``measured_with`` is the version of torch with which the
-    calls were measured; ``weighed`` the number of models from which the weights come, and ``left_out`` the number of listed
-    models that could not be recorded."""
+    """The overloads of a device with their states; those that the most models call come first. ``measured_with`` is the
+    version of torch with which the suite's calls were measured. ``weighed`` is the number of models whose calls were
+    counted, and ``left_out`` is the number of listed models that could not be recorded."""
 
     device: str
     torch: str
@@ -75,8 +78,8 @@ class Coverage(msgspec.Struct, frozen=True):
 
     @property
     def met(self) -> tuple[int, int]:
-        """The number of judged overloads that public functions of torch reach, and the number of all of these that have a
-        kernel."""
+        """Two numbers about the overloads that have a kernel on the device and are called by public functions of torch:
+        how many of them are judged, and how many there are."""
         there = [row for row in self.overloads if row.users and row.state is not State.MISSING]
         return sum(row.state is State.JUDGED for row in there), len(there)
 
@@ -88,8 +91,9 @@ def rows_of(
     weights: Weights,
     cells: Collection[str] | None = None,
 ) -> tuple[Row, ...]:
-    """Returns a row for each overload with a kernel of the device, and for each that only the CPU has. ``cells`` are the
-    cells that judged in a run, without their dtypes; None for all that the suite has."""
+    """Returns a row for each overload that has a kernel on the device (``own``), and for each that has one only on the
+    CPU (``on_cpu``). ``calls`` maps the suite's cells to overloads, and ``weights`` has the calls of public models.
+    ``cells`` are the cells, without dtype, that ran; None stands for all cells of the suite."""
     judging = calls.judging(cells)
     everywhere = judging if cells is None else calls.judging()
 
@@ -119,7 +123,8 @@ def _missing(name: str) -> str:
 
 
 def cells_of(run: Run) -> frozenset[str]:
-    """Returns the cells of a run, without dtype and variant, that compared the result of a call."""
+    """Returns the cells of a run that passed or failed, and so compared the result of a call; without dtype and
+    variant."""
     return frozenset(
         f"{key.clause}::{key.unit}"
         for key, result in run.results.items()
@@ -128,8 +133,9 @@ def cells_of(run: Run) -> frozenset[str]:
 
 
 def chosen(rows: Iterable[Row], states: Collection[State], globs: Collection[str]) -> list[Row]:
-    """Returns the rows in some states, of overloads that a glob matches: by the full name (``aten::add.Tensor``), by the name
-    without the library (``add.Tensor``), or by the op (``add``). An empty collection takes all."""
+    """Returns the rows whose state is in ``states`` and whose overload matches one of ``globs``. A glob is compared
+    with the full name (``aten::add.Tensor``), the name without the library (``add.Tensor``), and the name of the op
+    (``add``). An empty collection selects every row."""
 
     def named(row: Row) -> bool:
         short = row.overload.removeprefix("aten::")

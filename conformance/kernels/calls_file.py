@@ -65,7 +65,7 @@ class View(msgspec.Struct, frozen=True):
 class PlannedCall(msgspec.Struct, frozen=True):
     """A call that the kernel's process must make. ``arguments`` are the positional and keyword arguments as data, with
     numbers in place of tensors. ``key`` is the same for equal calls. If ``held`` is True, the call gets the same tensor
-    objects as the call before, with new values in their memory. ``watched`` calls are not judged; they are made to
+    objects as the previous call, with new values in their memory. ``watched`` calls are not judged; they are made to
     record the ops that the kernel itself calls."""
 
     key: bytes
@@ -78,9 +78,9 @@ class PlannedCall(msgspec.Struct, frozen=True):
 
 class Output(msgspec.Struct, frozen=True):
     """A tensor in the result of a call. ``kind`` is its class and ``device`` its device type. If it lies in the storage
-    of an argument, ``storage`` is the number of that storage, and ``offset`` counts elements from its begin. Otherwise
-    ``storage`` is None, and ``span`` bytes of the tensor's memory, from its first element on, are stored after the
-    answer's header."""
+    of an argument, ``storage`` is the number of that storage, and ``offset`` is its storage offset in elements.
+    Otherwise ``storage`` is None, and the ``span`` bytes of memory that begin with its first element are stored after
+    the answer's header."""
 
     kind: str
     device: str
@@ -126,7 +126,7 @@ class Loaded(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Refusal(msgspec.Struct, frozen=True):
-    """The reason why a request cannot be judged, and the exit code of the command in this case."""
+    """The reason why a request cannot be judged, and the exit code with which the command then ends."""
 
     why: str
     exit_code: int

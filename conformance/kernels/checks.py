@@ -55,7 +55,8 @@ def checks_of(request: Request, marks: Marks) -> tuple[OpCheck, ...]:
 def clauses_of(
     checks: tuple[OpCheck, ...], traits: Traits, known: Exceptions, names: tuple[str, ...]
 ) -> Iterator[str]:
-    """Yields the clauses of the checks that apply to an op with these traits and names."""
+    """Yields the clauses of those checks that apply to an op with these traits and names. ``known`` has the exceptions
+    of ops, looked up by ``names``."""
     for check in checks:
         excluded = (
             known.excluded(check.clause, name, traits.dtype, fake_only=False) for name in names

@@ -64,7 +64,7 @@ class Given:
     memory: Path
 
     def left(self, number: int) -> bytes:
-        """Returns the bytes of one of the call's storages after the call."""
+        """Returns the bytes that the call left in one of its storages, by the number of the storage."""
         region = self.call.storages[number]
         with self.memory.open("rb") as file:
             file.seek(region.at + region.lead)
@@ -85,8 +85,8 @@ class Unanswered:
 
 @dataclass
 class Exchange:
-    """The calls of a kernel: answers from earlier rounds, and calls that are planned for the next round because they
-    have no answer yet."""
+    """Calls a kernel on behalf of the checks: returns the kernel's answers of earlier rounds, and plans for the next
+    round the calls that have no answer yet."""
 
     reference: Callable[..., Any]
     torch_type: str
@@ -227,8 +227,8 @@ class Exchange:
         return result
 
     def _check_form(self, call: Arguments, result: Any) -> None:
-        """Refuses a result whose tensors are nested in another way than those of the reference, for example a list of one
-        tensor in place of a tensor. The comparison of values regards only the tensors."""
+        """Raises an exception for a result whose tensors are nested in another way than those of the reference, for
+        example a list of one tensor in place of a tensor. (The comparison of values looks only at the tensors.)"""
         args, kwargs = call.bind([_like(each) for each in call.tensors])
         try:
             wanted = _form(self.reference(*args, **dict(kwargs)))

@@ -230,8 +230,8 @@ class _Rounds:
             first, endings, hangs = step, endings + 1, hangs + (ended.status is None)
 
     def _note_extras(self, folder: Path, step: int, ended: Ended) -> None:
-        """Notes that the kernel's process did not come to its end, with the step after the last call that it made
-        last."""
+        """Records how the kernel's process ended, if it did not finish the work that follows the calls, such as opcheck
+        and the measurement of times. ``step`` is the number of the piece of work that it began last."""
         if step >= ENDED and ended.well:
             return
         why = _how(ended, self._limit(step))
@@ -242,8 +242,8 @@ class _Rounds:
         write(folder / LOADED, msgspec.structs.replace(found, **lost))
 
     def _limit(self, step: int) -> float:
-        """Returns the time limit in seconds of a step after the last call. opcheck compiles, and times are measured of
-        many calls."""
+        """Returns the time limit in seconds of a step that follows the calls of the kernel's process. The limit is
+        longer for opcheck, which compiles, and for the measurement of times, which makes many calls."""
         return self.request.load_seconds if step > FINISHING else self.request.seconds
 
     def _process(self, folder: Path, first: int, count: int) -> tuple[Ended, int]:

@@ -347,8 +347,8 @@ class Judge:
 
 
 def _ended(failure: Failure) -> Failure:
-    """Returns a failure of a call that ended the kernel's process with the reason of the end in place of the exception;
-    any other failure as it is."""
+    """Returns a failure with the reason of the process's end in place of the exception, if the call ended the kernel's
+    process; any other failure is returned unchanged."""
     if failure.raises != "CallEnded":
         return failure
     return msgspec.structs.replace(

@@ -243,7 +243,7 @@ class Process:
             _close(file)
 
     def _check_last(self) -> None:
-        """Reports if a result of the last call has changed since the call returned."""
+        """Reports an error if a result of the previous call was changed after that call had returned."""
         if self.last is None:
             return
         number, own = self.last
@@ -370,8 +370,8 @@ class Process:
         return _frombuffer(memory, dtype=torch.uint8)
 
     def _give_memory_back(self, call: PlannedCall) -> None:
-        """Copies the bytes of the call's storages from the device to the memory file. On the CPU nothing is copied,
-        because the kernel works in the file's memory."""
+        """Copies the storages of the call from the device back to the memory file, so that the judge sees what the
+        kernel wrote. On the CPU nothing is copied, because the kernel works directly in the file's memory."""
         if self.on_cpu or self.held is None:
             return
         for slot, (region, base) in enumerate(zip(call.storages, self.held[2])):

@@ -26,8 +26,8 @@ class NotLoadable(ConformError):
 
 
 class Source(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The place where an object is defined: the path of a Python file and the object's name in the file. ``module`` is
-    the name under which the file is imported; it is empty if the file is loaded from its path."""
+    """Says where an object is defined: the path of a Python file and the object's name in the file. ``module`` is the
+    name under which the file is imported; it is empty if the file is loaded from its path."""
 
     path: str
     name: str
@@ -35,9 +35,9 @@ class Source(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @classmethod
     def of(cls, function: Callable[..., Any]) -> Source:
-        """Returns the place where a function or custom op is defined: the module and the name that refer to this very
-        object. A decorated function (``functools.wraps``, ``torch.compile``) has the name of the function that it wraps,
-        which is another kernel. Raises NotLoadable if another process cannot import the object."""
+        """Returns the Source of a function or custom op: the module and the name that refer to this very object. A
+        decorated function (``functools.wraps``, ``torch.compile``) has the name of the function that it wraps, which is
+        another kernel. Raises NotLoadable if another process cannot import the object."""
         for module in _modules_of(function):
             path, name = vars(module).get("__file__"), _name_in(module, function)
             if path is not None and name:
@@ -116,9 +116,9 @@ class Request(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
     ``form`` says how the kernel is loaded. ``target`` is the op that the kernel replaces: an aten overload such as
     ``aten::softmax.int``, an overload packet such as ``aten::_softmax``, or the id of an op in torch's op database; it
-    is empty if there is a ``reference``. ``samples`` is the place of a function that yields (args, kwargs). ``seconds``
-    is the time limit of each call. With ``strides``, the strides of the results are compared; with ``layouts``,
-    non-contiguous inputs are tried; with ``shapes``, samples of other shapes are added to the given ones.
+    is empty if there is a ``reference``. ``samples`` says where a function is defined that yields (args, kwargs).
+    ``seconds`` is the time limit of each call. With ``strides``, the strides of the results are compared; with
+    ``layouts``, non-contiguous inputs are tried; with ``shapes``, samples of other shapes are added to the given ones.
     """
 
     kernel: Source

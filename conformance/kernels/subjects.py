@@ -184,8 +184,8 @@ def _planned(base: Subject, request: Request, dtype: str) -> Iterator[Sample]:
 
 
 def _of_the_kind(samples: list[Sample], drawn: list[Sample]) -> Iterator[Sample]:
-    """Yields the samples that differ from one of the given ones only in sizes and values. A kernel need not support
-    other numbers of dimensions or other arguments, even if its reference does."""
+    """Yields the samples in ``drawn`` that differ from a sample in ``samples`` only in sizes and values. A kernel need
+    not support other numbers of dimensions or other arguments, even if its reference does."""
     kinds = {_kind(each) for each in drawn}
     return (each for each in samples if _kind(each) in kinds)
 

@@ -202,8 +202,8 @@ def sources_of(overload: Any) -> list[Subject]:
 
 
 def differing(subjects: list[Subject], overload: Any) -> list[Subject]:
-    """Returns the subjects in another order: first those whose calls of an overload differ most in their flags and in the
-    numbers of dimensions from the calls of the subjects before."""
+    """Returns the ops in another order: at each place comes the op whose calls of the overload differ most, in their
+    flags and in the numbers of dimensions, from the calls of the ops before it."""
     kinds = {each.id: _kinds(each, overload) for each in subjects}
     left, seen, found = list(subjects), set[Any](), []
     while left:
@@ -220,8 +220,8 @@ def _usual(subject: Subject) -> str:
 
 
 def _kinds(subject: Subject, overload: Any) -> set[Any]:
-    """Returns, for each place of the overload's arguments, the flags and numbers of dimensions that occur in the calls
-    which the first samples of a subject make."""
+    """Returns the flags, and the numbers of dimensions of tensors, with which the first samples of an op call the
+    overload, each together with the position of the argument."""
     found = set[Any]()
     for sample in DATABASE.samples(subject, _usual(subject))[:3]:
         for call in recorded_calls(overload, subject.function, sample):
@@ -234,8 +234,8 @@ def _kinds(subject: Subject, overload: Any) -> set[Any]:
 
 
 def calls_overload(subject: Subject, overload: Any) -> bool:
-    """Returns True if a sample of the op calls the overload, in float32 or, if the op has no float32, in integers. Only the first samples are tried if the
-    overload has another name than the op."""
+    """Returns True if a sample of the op calls the overload, in float32 or, if the op has no float32, in integers. If
+    the overload has another name than the op, only the first samples are tried."""
     dtype = _usual(subject)
     if not dtype:
         return False

@@ -13,8 +13,9 @@ _TURNS, _LEAST = 15, 200_000
 def median_times(
     functions: Sequence[Callable[..., Any]], args: Any, kwargs: Any, wait: Callable[[], None]
 ) -> list[float]:
-    """Returns the median time of a call of each function in microseconds. The functions are called alternately, so that
-    a change of the machine's speed affects all of them. ``wait`` waits for the device."""
+    """Returns the median time of a call of each function with the same arguments, in microseconds. The functions are
+    called alternately, so that a change of the machine's speed affects all of them. ``wait`` is called to wait until
+    the device has finished."""
     counts = []
     for function in functions:
         count = 1

@@ -146,8 +146,8 @@ def close() -> None:
 
 
 def serve() -> None:
-    """Reads orders from stdin, one per line, and runs each in a fork of this process, until stdin is closed. Then
-    removes the folder of the judgements."""
+    """Reads orders (a function with its arguments) from stdin, one per line, and runs each in a fork of this process,
+    until stdin is closed. Then removes the folder of the judgements."""
     from conformance.kernels import judging, kernel_process  # noqa: F401  (for the copies)
     from opinfo.database import DATABASE
     from opinfo.device import limit_threads
@@ -181,8 +181,8 @@ def serve() -> None:
 
 
 def _waits(pid: int, orders: int, wakes: int, out: int) -> bool:
-    """Waits until a fork ends, and writes its exit status to ``out``. Returns False if stdin was closed before, because
-    then this process is no longer needed."""
+    """Waits until a fork ends, and writes its exit status to the pipe ``out``. Returns False if stdin is closed first,
+    because then this process is no longer needed."""
     while True:
         done, status = os.waitpid(pid, os.WNOHANG)
         if done:
@@ -210,7 +210,8 @@ def _kill_children() -> None:
 
 
 def _become(order: dict[str, Any], inherited: tuple[int, ...]) -> None:
-    """Runs an order in this fork, and ends the fork."""
+    """Runs the function that an order names in this fork, and ends the fork. ``inherited`` are file descriptors to
+    close first."""
     status = 1
     try:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)

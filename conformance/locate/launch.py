@@ -1,5 +1,5 @@
-"""Runs a Python program and judges its calls: ``python -m conformance.locate.launch ORDERS PROGRAM …``. ``conform locate``
-starts this module in place of the program."""
+"""Runs a Python program and judges its aten calls: ``python -m conformance.locate.launch ORDERS PROGRAM …``, where
+ORDERS is a JSON file with an ``Orders`` structure. ``conform locate`` starts this module in place of the program."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from conformance.locate.orders import Orders
 
 
 def launch(orders: Orders, program: list[str]) -> None:
-    """Runs a program and judges it. Writes what was found when the program ends, also if it ends with an exception."""
+    """Runs a program in this process and judges its aten calls. ``program`` is its command line without ``python``.
+    When the program ends, also with an exception, writes the located fault to the file that ``orders`` names."""
     import torch
 
     from conformance.locate.lock_step import LockStep, Options

@@ -1,4 +1,4 @@
-"""Writes the repro script of a wrong call, and the inputs of the call beside it."""
+"""Writes the repro script of a wrong call, and beside it a file with the inputs of the call."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class _Source:
 
 
 def check_folder(folder: Path) -> None:
-    """Raises LocateError if a script cannot be written into a folder."""
+    """Raises LocateError if the repro script cannot be written into a folder."""
     if why := why_not_writable(folder / SCRIPT):
         raise LocateError(f"{folder} cannot be written: {why}")
 
@@ -50,8 +50,10 @@ def write_repro(
     steps: Sequence[Step],
     contents: Mapping[int, torch.Tensor],
 ) -> str:
-    """Writes ``call.py`` and ``inputs.pt`` into a folder, and returns the path of the script. ``contents`` has the bytes of
-    the storages before the calls. Raises LocateError if the folder cannot be written."""
+    """Writes the repro script ``call.py`` and its data ``inputs.pt`` into a folder, and returns the path of the script.
+    The script makes the calls ``steps``, of which ``call`` is the wrong one and ``message`` says what is wrong.
+    ``contents`` has the bytes of the tensors' storages before the calls, by the number of the storage. Raises
+    LocateError if the folder cannot be written."""
     needed = sorted({each.storage for step in steps for each in step.inputs} & contents.keys())
     stream = BytesIO()
     torch.save([(number, contents[number]) for number in needed], stream)
@@ -114,7 +116,8 @@ def _head(call: LocatedCall, message: str, count: int) -> str:
 
 
 def call_text(step: Step) -> str:
-    """Returns a call as text, with ``t[0]`` for its first tensor."""
+    """Returns a call as a line of Python for a report, such as ``torch.ops.aten.add.Tensor(t[0], t[1])``: ``t[N]`` is
+    its input tensor N."""
     numbers = iter(range(len(step.inputs)))
     args, kwargs = substitute(
         (step.args, step.kwargs), Operand, lambda _: _Source(f"t[{next(numbers)}]")
@@ -124,7 +127,7 @@ def call_text(step: Step) -> str:
 
 
 def _source(step: Step) -> str:
-    """Returns the Python source of a call."""
+    """Returns the Python expression of a repro script that creates a ``Step``."""
     used = {str(each.dtype)[6:] for each in (*step.inputs, *operands_of(step.results))}
 
     def sourced(value: object) -> str:

@@ -1,4 +1,5 @@
-"""Runs a program in lock-step with the CPU: the mode that sees each call of the program, and its context manager."""
+"""Runs a program in lock-step with the CPU: a dispatch mode that sees each aten call of the program and judges it, and
+the context manager ``locate``, which enters this mode."""
 
 from __future__ import annotations
 
@@ -64,8 +65,11 @@ _LISTED: Final = 10
 
 @dataclass
 class Options:
-    """How a program is judged. ``window`` is the number of calls that are made without reading back, ``phase`` the number of
-    calls before the first window, ``limit`` the number of calls after which the program is no longer judged."""
+    """How a program is judged. The results of the calls are read back from the device only after every ``window``
+    calls; the first window begins after ``phase`` calls. After ``limit`` calls (0: no limit) the program is no longer
+    judged. With ``growth``, the error against float64 is measured before and after each call; with ``trace``, the
+    results of each call are summarised for a comparison with another run; with ``same_random``, the CPU draws the
+    program's random numbers."""
 
     window: int = 1
     phase: int = 0
@@ -80,7 +84,7 @@ class Options:
 
 @dataclass
 class _Made:
-    """A call that was made, before it is judged."""
+    """A call that the program has made on the device, and that is not judged yet."""
 
     step: Step
     number: int
@@ -99,7 +103,7 @@ class _Window:
 
 
 class LockStep(TorchDispatchMode):
-    """Judges the calls on a device that are made while the mode is active."""
+    """A dispatch mode that judges the calls that a program makes on a device while the mode is active."""
 
     def __init__(self, device: Device, options: Options | None = None) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -163,7 +167,8 @@ class LockStep(TorchDispatchMode):
             return self._make(func, args, kwargs, tensors)
 
     def _is_here(self, tensors: list[torch.Tensor], values: tuple[Any, ...]) -> bool:
-        """Returns True if a call reads a tensor of the device, or makes one there."""
+        """Returns True if a call has an input tensor on the device, or creates a tensor there. ``values`` are all its
+        arguments."""
         if any(each.device.type == self.kind for each in tensors):
             return True
         named = [each for each in values if isinstance(each, torch.device)]
@@ -172,15 +177,18 @@ class LockStep(TorchDispatchMode):
         return any(each.type == self.kind for each in named)
 
     def _pass_by(self, why: str) -> None:
-        """Counts a call that is not judged. The calls before are judged first, because it may write to their tensors."""
+        """Counts a call as not judged, for the reason ``why``. The earlier calls of the window are judged first,
+        because this call may overwrite their tensors."""
         with _own_work():
             self.close_window()
         self.calls += 1
         self.unjudged[why] += 1
 
     def _composite_key(self, func: Any, args: Any, kwargs: Any) -> str:
-        """Returns the dispatch key of torch's own kernel if it runs and calls kernels of the device. They are judged in its
-        place, so that the report names the kernel that is wrong. Views and writes of other kernels are judged whole."""
+        """Returns the dispatch key under which torch's own kernel of ``func`` is registered, if this kernel only calls
+        other ops that the device implements; otherwise an empty text. Those inner calls are then judged instead of the
+        outer call, so that the report names the kernel that is wrong. An op that returns a view or writes to its inputs
+        is judged as one call if its kernel is of the explicit kind (CompositeExplicitAutograd)."""
         if func not in self._composite:
             key = composite_kernel(func, self.kind)
             whole = schema_of(func).is_mutable or traits_of(func, args, kwargs)
@@ -188,7 +196,8 @@ class LockStep(TorchDispatchMode):
         return self._composite[func]
 
     def _call_composite(self, key: str, func: Any, args: Any, kwargs: Any) -> Any:
-        """Calls torch's own kernel. The calls that it makes arrive here, and have the place of the call."""
+        """Calls torch's own kernel of ``func``, which is registered under ``key``. The calls that it makes come back to
+        this mode, and are reported with the source line of the outer call."""
         outer = getattr(self._thread, "place", None)
         self._thread.place = outer or self._places.find()
         try:
@@ -205,7 +214,8 @@ class LockStep(TorchDispatchMode):
     def _make(
         self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], tensors: list[torch.Tensor]
     ) -> Any:
-        """Makes a call, and judges it if it is the last of its window."""
+        """Makes a call on the device and returns its result. Judges all calls of the window if this call is its last
+        one."""
         self.calls += 1
         found, backward = getattr(self._thread, "place", None) or self._places.find()
         phase = "backward" if backward else self._threads.phase
@@ -256,7 +266,9 @@ class LockStep(TorchDispatchMode):
         result: Any,
         raised: str,
     ) -> Step:
-        """Returns a call as data. ``described`` are its arguments as they were before the call."""
+        """Returns the record of a call. ``described`` are its arguments, described before the call changed them;
+        ``given`` are the arguments themselves. ``raised`` is the message of the exception that the call raised, or
+        empty."""
         numbering = self._window.numbering
         positional, named = map(without_generators, described)
         targets = numbering.describe(written_arguments(func, *given))
@@ -268,8 +280,9 @@ class LockStep(TorchDispatchMode):
             self._journal.write(call, is_done=is_done)
 
     def _capture(self, func: Any, args: Any, kwargs: Any, tensors: list[torch.Tensor]) -> None:
-        """Keeps the bytes of a call's inputs. In a window of several calls, only what the call writes to is copied, on the
-        device, because a read would wait for the calls before."""
+        """Copies the bytes of a call's input storages before the call. In a window of several calls, copies only the
+        storages that the call writes to, and on the device, because reading them back would wait for the earlier
+        calls."""
         window = self._window
         if self.options.window == 1:
             for each in tensors:
@@ -291,7 +304,7 @@ class LockStep(TorchDispatchMode):
         return self._streams.setdefault(stream, len(self._streams))
 
     def _drawn_on_cpu(self, func: Any, args: Any, kwargs: Any) -> Any:
-        """Draws random numbers on the CPU, and copies them to the device."""
+        """Makes a call that draws random numbers on the CPU instead, and copies the result to the device."""
         from conformance.locate.random_numbers import drawn_on_cpu
 
         return drawn_on_cpu(func, args, kwargs, self.device.torch_device)
@@ -299,7 +312,8 @@ class LockStep(TorchDispatchMode):
     # -- the judgement
 
     def close_window(self) -> None:
-        """Reads what the calls of the window have written, and judges them."""
+        """Reads back from the device what the calls of the window have written, judges these calls, and begins a new
+        window."""
         if os.getpid() != self._process:
             return
         window, self._window = self._window, _Window()
@@ -345,7 +359,8 @@ class LockStep(TorchDispatchMode):
                 write_located(self.options.located, self.located())
 
     def _inputs(self, window: _Window) -> dict[int, torch.Tensor]:
-        """Returns the bytes of the storages that the calls only read."""
+        """Returns the current bytes of the storages that the calls of a window read and did not write, by storage
+        number."""
         return {
             number: read_bytes(storage)
             for number, storage in enumerate(window.numbering.storages)
@@ -355,7 +370,8 @@ class LockStep(TorchDispatchMode):
     def _follow(
         self, window: _Window, before: dict[int, torch.Tensor], after: dict[int, torch.Tensor]
     ) -> None:
-        """Follows a call in float64, and adds it to the trace."""
+        """Measures the error of a judged call against float64, and adds the call to the trace, as far as the options
+        ask for it. ``before`` and ``after`` have the bytes of the storages before and after the call."""
         (made,) = window.calls
         storages = window.numbering.storages
         if self._shadow is not None:
@@ -400,7 +416,8 @@ class LockStep(TorchDispatchMode):
         )
 
     def located(self, ended: str = "") -> Located:
-        """Returns what was found so far."""
+        """Returns the result of the judgement so far: the first wrong call and the counts. ``ended`` is the message
+        with which the program ended, if it failed."""
         return Located(
             device=self.device.name,
             calls=self.calls,
@@ -418,7 +435,8 @@ class LockStep(TorchDispatchMode):
 
     @contextmanager
     def judging_program(self) -> Iterator[None]:
-        """Judges the calls of this thread, and of all threads that are started within the context."""
+        """Judges the calls on the device that this thread makes within the context, and those of all threads started
+        within it."""
         try:
             with self._threads.following(), self._places.following(), self:
                 yield
@@ -426,7 +444,8 @@ class LockStep(TorchDispatchMode):
             self.finish()
 
     def finish(self) -> None:
-        """Judges the calls that are not judged yet. Threads of the program that go on are not followed any more."""
+        """Judges the calls of the window that is still open, and stops judging. If a thread of the program goes on, its
+        further calls are not judged."""
         # a dispatch mode runs below autocast; this does not
         with self._lock, _own_work(), torch.autocast("cpu", enabled=False):
             self.close_window()
@@ -444,9 +463,11 @@ def locate(
 ) -> Iterator[Callable[[], Located]]:
     """Judges each call on a device within the context, in lock-step with the CPU.
 
-    ``device`` is the name of a registered device. Yields a function that returns what was found so far: the first wrong call and
-    the call after which the error grows most. With ``results``, a folder, the repro script of the wrong call is written there.
-    ``window`` calls are made without reading anything back between them; with 1, each call is judged before the next one.
+    ``device`` is a device, or the name of a registered one. Yields a function that returns the result so far, a
+    ``Located``: the first wrong call, and the call that adds most to the error against float64 (measured only with
+    ``growth`` and a ``window`` of 1). If ``results`` names a folder, the repro script of the wrong call is written
+    there. Results are read back from the device only after every ``window`` calls; the first window begins after
+    ``phase`` calls. With a window of 1, each call is judged before the next one is made.
     """
     if isinstance(device, str):
         from conformance.plan.selection import find_descriptor
@@ -463,12 +484,14 @@ def locate(
 
 @contextmanager
 def _own_work() -> Iterator[None]:
-    """The context for calls of our own: none of the program's modes and regions applies to them."""
+    """Within the context, this module can make calls of its own: the program's dispatch modes, inference mode and
+    autograd do not apply to them."""
     with without_modes(), torch.inference_mode(False), torch.no_grad():
         yield
 
 
 def _no_reading(tensors: list[torch.Tensor]) -> str:
-    """Returns why the elements of a tensor cannot be read from its storage; an empty text if they can."""
+    """Returns the reason why the elements of one of the tensors cannot be read from its storage; an empty text if all
+    can be read."""
     kind = without_elements(tensors)
     return f"a {kind} tensor, which has no elements" if kind else not_strided(tensors)

@@ -1,4 +1,4 @@
-"""Which call has written each storage that is alive."""
+"""Remembers, for each storage in memory, which call of the program wrote to it last."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _SWEEP: Final = 256
 
 
 class Makers:
-    """The storages of a program, with the numbers of the calls that wrote them last."""
+    """Maps each storage of a program to the number of the call that wrote to it last. Calls are numbered from 1."""
 
     def __init__(self) -> None:
         self._known: dict[int, tuple[StorageReference, int]] = {}
@@ -22,8 +22,10 @@ class Makers:
     def remember(
         self, step: Step, storages: list[torch.UntypedStorage], number: int
     ) -> tuple[int, tuple[int, ...]]:
-        """Adds the storages that a call has written. Returns the number of the call that has made the memory of a new result,
-        if a tensor with this memory is alive, otherwise 0; and the numbers of the calls that have written the inputs."""
+        """Stores ``number`` as the last call that wrote to each storage that ``step`` writes. Returns a pair. The first
+        element is 0, or, if a new result of this call lies in memory that still belongs to the result of an earlier
+        call, the number of that call. The second element has the numbers of the calls that wrote the inputs of this
+        call."""
         references = {each: StorageReference(storages[each]) for each in step.changed}
         targets = {each.storage for each in step.written}
         held = 0

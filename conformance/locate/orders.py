@@ -1,4 +1,5 @@
-"""The orders for the process of a program: how it is run and judged. The module does not import torch."""
+"""The options that ``conform locate`` passes to the process in which the program runs. The module does not import
+torch."""
 
 from __future__ import annotations
 
@@ -6,7 +7,8 @@ import msgspec
 
 
 class Orders(msgspec.Struct, frozen=True):
-    """How a program is run and judged. Paths are absolute; an empty path means that the file is not written."""
+    """The options with which a program is run and judged. ``located``, ``journal`` and ``trace`` are absolute paths of
+    files to write, ``scripts`` that of a folder; for an empty path nothing is written."""
 
     device: str
     descriptor: str

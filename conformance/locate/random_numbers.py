@@ -1,4 +1,4 @@
-"""Draws the random numbers of a program on the CPU, so that two runs on different devices draw the same."""
+"""Draws a program's random numbers on the CPU, so that runs on two different devices get the same numbers."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from opinfo.compare import tensors_of
 
 
 def drawn_on_cpu(func: Any, args: Any, kwargs: Any, device: torch.device) -> Any:
-    """Makes a call that draws random numbers on the CPU's generator. Returns its result on the device; tensors that the call
-    writes to are written on the device."""
+    """Makes a call that draws random numbers on the CPU instead of the device, with the CPU's generator. Returns its
+    result, copied to the device. Input tensors on the device that the call writes to are overwritten there."""
     targets = tensors_of(written_arguments(func, args, kwargs))
 
     def moved(tensor: torch.Tensor) -> torch.Tensor:

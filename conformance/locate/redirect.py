@@ -11,8 +11,9 @@ from conformance.locate.steps import substitute
 
 
 class Redirected(TorchFunctionMode):
-    """Replaces devices of a type, such as ``cuda``, in the arguments of torch's functions by another device. ``tensor.cuda()``
-    and ``module.cuda()`` are replaced too. What the program asks ``torch.cuda`` itself is not replaced."""
+    """Within this mode, a device of one type, such as ``cuda``, in the arguments of torch's functions is replaced by
+    another device, and ``tensor.cuda()`` and ``module.cuda()`` move to that device. What the program asks of
+    ``torch.cuda`` itself, such as ``torch.cuda.is_available()``, is answered unchanged."""
 
     def __init__(self, kind: str, device: torch.device) -> None:
         super().__init__()
@@ -36,5 +37,6 @@ class Redirected(TorchFunctionMode):
         return self.device if device.type == self.kind else device
 
     def _named(self, text: str) -> Any:
-        """Returns the device for a text that names one; other texts are returned unchanged."""
+        """Returns the new device if the text names a device of the replaced type, such as ``cuda:0``; otherwise the
+        text unchanged."""
         return self.device if text.partition(":")[0] == self.kind else text

@@ -1,4 +1,4 @@
-"""Makes recorded calls again on a device, without the program, and judges them.
+"""Makes recorded calls a second time on a device, without the program that made them, and judges them.
 
 Repro scripts contain a copy of this module.
 """
@@ -32,8 +32,9 @@ _TRIES = 20
 def wrong_in(
     steps: Sequence[Step], contents: Sequence[tuple[int, Any]], device: Any
 ) -> list[Wrong]:
-    """Makes calls again and returns what is wrong. ``contents`` has the bytes of the storages before the first call, by the
-    number of the storage. Several calls are made up to twenty times, until one is wrong."""
+    """Makes recorded calls again on ``device``, and returns what is wrong with their results; an empty list if all are
+    right. ``contents`` has pairs of a storage's number and its bytes before the first call. A sequence of several calls
+    is repeated until a call is wrong, at most twenty times. Raises RuntimeError if no call could be judged."""
     for _ in range(_TRIES if len(steps) > 1 else 1):
         verdicts = judge_steps(*make_again(steps, dict(contents), torch.device(device)))
         wrong = [each.wrong for each in verdicts if each.wrong is not None]
@@ -47,8 +48,8 @@ def wrong_in(
 def make_again(
     steps: Sequence[Step], contents: Mapping[int, torch.Tensor], device: torch.device
 ) -> tuple[list[Step], dict[int, torch.Tensor], dict[int, torch.Tensor]]:
-    """Makes calls without reading anything back between them. Returns the calls with their results, and the bytes of the
-    storages before and after the calls."""
+    """Makes recorded calls again on ``device``, without reading results back between them. Returns the calls with their
+    new results, the bytes of the storages before the calls, and those after the calls, both by storage number."""
     numbering, made, streams = Numbering(), list[Step](), dict[int, Any]()
     memory = {number: data.to(device, copy=True) for number, data in contents.items()}
     before = {numbering.number(memory[number]): data for number, data in contents.items()}
@@ -83,8 +84,9 @@ def make_again(
 def on_stream(
     number: int, last: int, streams: dict[int, Any], device: torch.device
 ) -> Iterator[None]:
-    """Makes the stream with a number current within the context. If the call before was on another stream, the stream waits
-    for it, as a right program does."""
+    """Within the context, the current stream is that of ``number``, which is created in ``streams`` if needed. If
+    ``last``, the number of the previous call's stream, is another one, the stream first waits for it, as a correct
+    program would make it do."""
     module: Any = getattr(torch, device.type, None)
     if not number and not last:
         yield

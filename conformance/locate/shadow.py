@@ -1,5 +1,5 @@
-"""The program in float64: each call of the program is also made on the CPU, on tensors of float64 that no rounding of the
-program has reached."""
+"""Runs a copy of the program in float64: each call of the program is also made on the CPU with float64 tensors, which
+come from earlier calls in float64, so that they are free of the rounding errors of the program."""
 
 from __future__ import annotations
 
@@ -26,15 +26,16 @@ _SWEEP = 256
 
 @dataclass(slots=True)
 class Errors:
-    """The relative errors of a call against the program in float64. ``after`` is None if no output has floating-point
-    elements, or if all are zero but for rounding."""
+    """The largest relative error of a call's inputs (``before``) and of its outputs (``after``), compared with the copy
+    of the program that runs in float64. ``after`` is None if no output has floating-point elements, or if all outputs
+    are zero except for rounding errors."""
 
     before: float
     after: float | None
 
     @property
     def growth(self) -> float:
-        """By how much the error grows; an error above 1 counts as 1."""
+        """The error of the outputs minus the error of the inputs, where an error above 1 counts as 1."""
         return 0.0 if self.after is None else min(self.after, 1.0) - min(self.before, 1.0)
 
 
@@ -47,10 +48,10 @@ class _Entry:
 
 @dataclass
 class Shadow:
-    """Follows the calls of a program in float64.
+    """A copy of the program that runs on the CPU in float64, call by call.
 
-    Integers and booleans, random numbers, and results for which the CPU has no kernel are those of the device, so that the
-    program in float64 takes the device's decisions.
+    Integers, booleans, random numbers, and results for which the CPU has no float64 kernel are copied from the device,
+    so that both programs take the same decisions.
     """
 
     _entries: dict[int, _Entry] = field(default_factory=dict)
@@ -59,7 +60,9 @@ class Shadow:
     def follow(
         self, step: Step, storages: list[torch.UntypedStorage], before: Contents, after: Contents
     ) -> Errors:
-        """Makes a call that the device has made in float64 too, and returns the errors of its inputs and outputs."""
+        """Makes a call in float64 that the device has already made, and returns the relative errors of the device's
+        inputs and outputs against it. ``storages`` are the storages of the call's tensors by number; ``before`` and
+        ``after`` have their bytes before and after the device's call."""
         self._calls += 1
         if self._calls % _SWEEP == 0:
             self._entries = {k: v for k, v in self._entries.items() if not v.reference.expired}
@@ -86,7 +89,8 @@ class Shadow:
         storages: list[torch.UntypedStorage],
         after: Contents,
     ) -> None:
-        """Makes the call on the tensors in float64. Where that is not possible, the outputs are the device's."""
+        """Makes the call on the float64 tensors ``inputs`` and stores its outputs. If the CPU cannot make the call in
+        float64, stores the device's outputs from ``after``."""
         outputs = [each for each in step.outputs if each.storage in step.changed and _floats(each)]
         found = self._results(step, inputs) if outputs else []
         whole = [tuple(each.shape) for each in found] == [each.shape for each in step.outputs]
@@ -113,7 +117,8 @@ class Shadow:
     def _tensor(
         self, each: Operand, storages: list[torch.UntypedStorage], contents: Contents
     ) -> torch.Tensor:
-        """Returns a tensor in float64. Integers and booleans, and tensors that are new, have the device's elements."""
+        """Returns the float64 copy of an operand. If it has no copy yet, or holds integers or booleans, it is made from
+        the device's bytes in ``contents``."""
         if not _floats(each):
             return each.view(contents[each.storage].clone())
         entry = self._entries.get(StorageReference(storages[each.storage]).key)
@@ -127,7 +132,8 @@ class Shadow:
     def _seed(
         self, each: Operand, storages: list[torch.UntypedStorage], contents: Contents
     ) -> _Entry:
-        """Copies the whole storage of an operand from the device to the shadow, and returns its new entry."""
+        """Copies the whole storage of an operand from the device's bytes in ``contents`` into a new float64 entry, and
+        returns the entry."""
         reference = StorageReference(storages[each.storage])
         data = contents[each.storage]
         count = data.numel() // each.dtype.itemsize
@@ -148,15 +154,16 @@ def _widest(dtype: torch.dtype) -> torch.dtype:
 
 
 def _rms(tensor: torch.Tensor) -> float:
-    """Returns the root of the mean square of the finite elements."""
+    """Returns the root mean square of the finite elements of a tensor."""
     sizes = tensor.abs()
     sizes = sizes[sizes.isfinite()]
     return float(sizes.square().mean().sqrt()) if sizes.numel() else 0.0
 
 
 def _error(found: torch.Tensor, true: torch.Tensor, rms: float) -> float:
-    """Returns the error of a tensor relative to the root mean square ``rms`` of the true one. Elements that are not finite in
-    one of the two count as equal if they are so in both."""
+    """Returns the relative error of the tensor ``found``: the root mean square of its difference from ``true``, divided
+    by ``rms``, the root mean square of ``true``. Returns infinity if an element is finite in only one of the two;
+    elements that are not finite in either are ignored."""
     difference = (found.to(true.dtype) - true).abs()
     both = ~(found.isfinite() & true.isfinite())
     if bool((found.isfinite() != true.isfinite()).any()):

@@ -1,5 +1,5 @@
-"""Judges calls: compares what a device returned with the CPU's result for the same inputs, in the dtype of the inputs and
-in float64.
+"""Judges the calls of a program: compares each result of a device with the CPU's results for the same inputs, computed
+both in the dtype of the inputs and in float64.
 
 Repro scripts contain a copy of this module.
 """
@@ -40,8 +40,8 @@ _SIGNED = {torch.uint16: torch.int16, torch.uint32: torch.int32, torch.uint64: t
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What was found about a call: the difference from the reference, or the reason why the call was not judged; both are
-    empty for a right call."""
+    """The verdict on a call: ``wrong`` is the difference from the expected result, ``unjudged`` the reason why the call
+    could not be judged. For a right call, ``wrong`` is None and ``unjudged`` is empty."""
 
     wrong: Wrong | None = None
     unjudged: str = ""
@@ -51,11 +51,12 @@ RIGHT = Verdict()
 
 
 def judge_steps(steps: Sequence[Step], before: Contents, after: Contents) -> list[Verdict]:
-    """Returns a verdict for each call of a sequence that was made without reading anything back.
+    """Returns a verdict for each call of a sequence that the device made without results being read back in between.
 
-    ``before`` has the bytes of storages before the first call, ``after`` those after the last one. If a later call has
-    overwritten what a call wrote, its result on the device is unknown; later calls then get the CPU's result as input, and
-    have a larger bound. They are not judged if the CPU has no such result, as for random numbers.
+    ``before`` has the bytes of each storage before the first call, ``after`` those after the last call, by storage
+    number. If a later call has overwritten the result of a call, the device's result of the earlier call is unknown.
+    The calls that read it are then judged with the CPU's result as their input and with a larger bound, or, if the CPU
+    has no such result, as for random numbers, they are not judged.
     """
     last = {number: place for place, step in enumerate(steps) for number in step.changed}
     current, computed, unknown, found = {**after, **before}, set[int](), set[int](), []
@@ -85,22 +86,24 @@ def judge_steps(steps: Sequence[Step], before: Contents, after: Contents) -> lis
 
 
 def _seen_in(step: Step) -> set[int]:
-    """Returns the numbers of the storages in which the results of a call are. The result of an op that is no view by its
-    schema, such as ``_unsafe_view``, may share the storage of an input."""
+    """Returns the numbers of the storages in which the results of a call lie. They include the storage of an input that
+    an op such as ``_unsafe_view`` returns although it is not a view according to its schema."""
     shared = () if "geometry" in step.traits else (each.storage for each in step.outputs)
     return {*step.changed, *shared}
 
 
 def _worse(verdict: Verdict, memory: Verdict) -> Verdict:
-    """Returns the verdict on the memory if that is wrong, which shows without a reference too."""
+    """Returns ``memory``, the verdict on bytes that the call must not change, if it says that they were changed;
+    otherwise ``verdict``, the verdict on the result."""
     return memory if memory.wrong is not None else verdict
 
 
 def judge_step(
     step: Step, before: Contents, after: Contents, factor: float = 1.0
 ) -> tuple[Verdict, dict[int, torch.Tensor]]:
-    """Returns the verdict on a call, and the bytes of each written storage as the CPU computes them. Outputs whose storage
-    is not in ``after`` are not compared."""
+    """Returns the verdict on one call, and the bytes that each storage written by the call would have if the CPU had
+    computed the call. ``before`` and ``after`` have the bytes of the storages before and after the call; outputs whose
+    storage is not in ``after`` are not compared. ``factor`` multiplies the accepted error."""
     if step.raised:
         return _raised(step, before), {}
     values = [_dense(each.view(before[each.storage])) for each in step.distinct_inputs]
@@ -122,7 +125,7 @@ def judge_step(
 
 
 def _is_free(step: Step) -> bool:
-    """Returns True if any values of the result are right."""
+    """Returns True if the result of a call may have any values, because they are random or uninitialized."""
     return bool(step.traits & {"random", "uninitialized"})
 
 
@@ -136,7 +139,8 @@ def _against(
     after: Contents,
     factor: float,
 ) -> tuple[Verdict, dict[int, torch.Tensor]]:
-    """Compares a call with the CPU's answer, in form and values."""
+    """Compares the form and the values of a call's result with ``answer``, the CPU's result. Returns the verdict, and
+    the bytes of the written storages as the CPU computes them."""
     is_free = _is_free(step)
     if answer.raises is not None:
         no_kernel = isinstance(answer.raises, NotImplementedError)
@@ -166,7 +170,8 @@ def _raised(step: Step, before: Contents) -> Verdict:
 
 
 def _form(step: Step, answer: ValueAnswer) -> Verdict:
-    """Compares numbers, dtypes, shapes and memory of the outputs."""
+    """Compares the number of outputs, and the dtype, shape and memory of each output, with those of the CPU's
+    result."""
     expected = tensors_of(answer.result)
     found, read = step.outputs, {each.storage for each in step.inputs}
     if len(found) != len(expected):
@@ -188,7 +193,8 @@ def _form(step: Step, answer: ValueAnswer) -> Verdict:
 
 
 def _of_geometry(step: Step, before: Contents, after: Contents) -> Verdict:
-    """Judges a call whose result depends on the geometry of its inputs, such as a view."""
+    """Judges a call whose result depends only on the geometry of its inputs and not on their elements, such as a
+    view."""
     try:
         result, copies = _on_copies(step, before)
     except Exception:  # the device need not raise what the CPU raises
@@ -209,7 +215,8 @@ def _of_geometry(step: Step, before: Contents, after: Contents) -> Verdict:
 
 
 def _other_view(mine: Operand, theirs: torch.Tensor, base: int | None) -> Wrong | None:
-    """Returns how a view differs from the CPU's. ``base`` is the number of the storage that the CPU's view shares."""
+    """Returns how a view that the device returned (``mine``) differs from the CPU's view (``theirs``); None if they are
+    equal. ``base`` is the number of the storage that the CPU's view shares."""
     if mine.dtype != theirs.dtype:
         return Wrong("dtype", str(theirs.dtype), str(mine.dtype))
     if mine.shape != tuple(theirs.shape):
@@ -239,7 +246,8 @@ def _values(
     after: Contents,
     factor: float,
 ) -> Wrong | None:
-    """Compares the values of the outputs."""
+    """Compares the values of a call's outputs with those of the CPU's result. Returns the first difference; None if
+    there is none."""
     found, expected = step.outputs, tensors_of(answer.result)
     exact = exact_answer(function, arguments, values)
     exacts = tensors_of(exact.result) if exact.raises is None else []
@@ -273,7 +281,8 @@ def _values(
 def _other_elements(
     step: Step, operand: torch.Tensor, answer: ValueAnswer, after: Contents
 ) -> Wrong | None:
-    """Compares the results of an op such as ``sort``, in which the index of any of several equal elements is right."""
+    """Compares the results of an op that returns indices, such as ``sort``. Among equal elements, the index of any of
+    them is right. Returns the first difference; None if there is none."""
     given = [each for each in (*step.args, *step.kwargs.values()) if type(each) is int]
     after_k = given[1:] if "index after k" in step.traits else given
     dim = int(step.kwargs.get("dim", after_k[0] if after_k else -1))
@@ -298,11 +307,12 @@ def _difference(
     factor: float,
     slack: torch.Tensor | None = None,
 ) -> Wrong | None:
-    """Returns how a result differs from the CPU's by more than its bound.
+    """Returns how a result differs from the CPU's by more than its bound; None if it does not.
 
-    An element is right if it equals the CPU's, if it is as close to the result in float64 as the CPU's is, or if its distance to
-    one of the two is at most the bound: a relative error, and an error in units in the last place of the largest element. With
-    ``slack``, this error is accepted too.
+    An element of ``found`` is right if it equals the CPU's element, if it is at least as close to ``exact`` (the result
+    in float64) as the CPU's element is, or if its distance from one of the two is within the bound. The bound for the
+    result's dtype in ``bounds`` is a relative error and a number of units in the last place of the largest element;
+    both are multiplied by ``factor``. ``slack`` is an additional error to accept.
     """
     if found.shape == cpu.shape and found.dtype == cpu.dtype and bit_equal(found, cpu):
         return None
@@ -362,7 +372,8 @@ def _of_integers(
 
 
 def _numbers(step: Step, expected: list[Any]) -> Verdict:
-    """Compares the numbers in a result. They are read from tensors or are sizes, so they are equal and have equal types."""
+    """Compares the Python numbers in a call's result with the expected ones, in value and type. They must be equal:
+    they are sizes or were read from a tensor."""
     found = numbers_of(step.results)
     same = [type(each) for each in found] == [type(each) for each in expected]
     same = same and all(a == b or (a != a and b != b) for a, b in zip(found, expected, strict=True))
@@ -373,7 +384,8 @@ def _numbers(step: Step, expected: list[Any]) -> Verdict:
 
 
 def _outside(step: Step, before: Contents, after: Contents) -> Verdict:
-    """Compares the bytes around the tensors that the call wrote to, which must be unchanged."""
+    """Compares, in each storage that the call wrote to, the bytes outside the written tensors, which must be
+    unchanged."""
     for number in {each.storage for each in step.written} & after.keys():
         left = before[number].clone()
         if left.numel() != after[number].numel():
@@ -389,7 +401,7 @@ def _outside(step: Step, before: Contents, after: Contents) -> Verdict:
 
 
 def _unread_bytes(step: Step, before: Contents, after: Contents) -> Verdict:
-    """Compares the storages that the call only reads."""
+    """Compares the storages that the call reads and does not write, which must be unchanged."""
     for each in step.inputs:
         number = each.storage
         if number in step.changed or number not in before:
@@ -416,7 +428,7 @@ _Arguments = Callable[[Sequence[torch.Tensor], torch.device], Any]
 
 
 def _arguments(step: Step) -> _Arguments:
-    """Returns a function that makes the arguments of a call."""
+    """Returns a function that builds the arguments of a call from tensors for its distinct inputs and a device."""
     inputs = step.distinct_inputs
 
     def arguments(tensors: Sequence[torch.Tensor], device: torch.device) -> Any:
@@ -427,8 +439,8 @@ def _arguments(step: Step) -> _Arguments:
 
 
 def _on_copies(step: Step, before: Contents) -> tuple[Any, dict[int, torch.Tensor]]:
-    """Makes a call on copies of its storages, with the geometries of its inputs. Returns the result and the copies. Raises
-    what the call raises."""
+    """Makes a call on the CPU, on copies of its input storages and with the geometries of its inputs. Returns the
+    result, and the copies by storage number. Raises what the call raises."""
     copies = {each.storage: before[each.storage].clone() for each in step.inputs}
     tensors = [each.view(copies[each.storage]) for each in step.distinct_inputs]
     args, kwargs = _arguments(step)(tensors, torch.device("cpu"))
@@ -437,7 +449,8 @@ def _on_copies(step: Step, before: Contents) -> tuple[Any, dict[int, torch.Tenso
 
 
 def _bytes_of(step: Step, answer: ValueAnswer, before: Contents) -> dict[int, torch.Tensor]:
-    """Returns the bytes of each storage that the call wrote, as the CPU's result makes them."""
+    """Returns, by storage number, the bytes that each storage written by the call would have with the CPU's result in
+    it."""
     found: dict[int, torch.Tensor] = {}
     for mine, theirs in zip(step.outputs, tensors_of(answer.result)):
         if mine.storage not in step.changed or mine.shape != tuple(theirs.shape):
@@ -467,7 +480,7 @@ def _wide(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _ulp(size: float, dtype: torch.dtype) -> float:
-    """Returns the unit in the last place of a number."""
+    """Returns the unit in the last place of a number of magnitude ``size`` in a dtype."""
     info = torch.finfo(dtype)
     _, exponent = torch.frexp(torch.tensor(max(size, info.tiny), dtype=torch.float64))
     return float(info.eps) * 2.0 ** (int(exponent) - 1)

@@ -1,4 +1,5 @@
-"""Calls as data: each call of a program with the geometry of its tensors, and the bytes of the storages apart.
+"""Data structures for the calls of a program: each call with the geometry of its tensors. The bytes of the tensors'
+storages are kept separately.
 
 Repro scripts contain a copy of this module.
 """
@@ -22,7 +23,8 @@ _UNDECLARED: Final = ("running_mean", "running_var")
 
 @dataclass(frozen=True, slots=True)
 class Operand:
-    """A strided tensor of a call: the number of its storage, its dtype and its geometry in elements."""
+    """Describes a strided tensor of a call: the number of its storage, its dtype, and its shape, strides and offset in
+    elements."""
 
     storage: int
     dtype: torch.dtype
@@ -33,7 +35,8 @@ class Operand:
     neg: bool = False
 
     def view(self, data: torch.Tensor) -> torch.Tensor:
-        """Returns the tensor over the bytes of its storage, on the device of the bytes."""
+        """Returns the tensor that this operand describes, over ``data``, the bytes of its storage, and on the device of
+        ``data``."""
         whole = data.numel() // self.dtype.itemsize * self.dtype.itemsize
         found = data[:whole].view(self.dtype).as_strided(self.shape, self.stride, self.offset)
         found = found.conj() if self.conj else found
@@ -41,7 +44,8 @@ class Operand:
 
     @property
     def has_own_elements(self) -> bool:
-        """True if no two elements of the tensor share memory by a stride of 0."""
+        """True unless the tensor has a dimension of stride 0, along which several elements share one memory
+        location."""
         return all(n <= 1 or s for n, s in zip(self.shape, self.stride))
 
     def __str__(self) -> str:
@@ -51,9 +55,10 @@ class Operand:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A call of an overload. ``args`` and ``kwargs`` have an :class:`Operand` in place of each tensor, and so has
-    ``results`` after the call. ``traits`` says how the call is judged, ``bounds`` the accepted error by dtype: a relative
-    error, and a number of units in the last place of the result's largest element."""
+    """A call of an op's overload. ``args`` and ``kwargs`` have an :class:`Operand` in place of each tensor, and so has
+    ``results``, the result of the call. ``traits`` says how the call is judged (see
+    :func:`conformance.locate.traits.traits_of`). ``bounds`` maps a dtype to the accepted error: a relative error, and a
+    number of units in the last place of the result's largest element."""
 
     op: str
     args: tuple[Any, ...]
@@ -79,12 +84,12 @@ class Step:
 
     @property
     def distinct_inputs(self) -> list[Operand]:
-        """The operands among the arguments, each once."""
+        """The operands among the arguments, without repetitions."""
         return list(dict.fromkeys(self.inputs))
 
     @property
     def written(self) -> list[Operand]:
-        """The operands that the call writes to, each once."""
+        """The operands that the call writes to, without repetitions."""
         given = self.targets
         if given is None:
             given = written_arguments(self.overload, self.args, self.kwargs)
@@ -97,14 +102,16 @@ class Step:
 
     @property
     def changed(self) -> frozenset[int]:
-        """The numbers of the storages whose bytes the call writes."""
+        """The numbers of the storages that the call writes: those of new results, and of the arguments that it writes
+        to."""
         read = {each.storage for each in self.inputs}
         fresh = {each.storage for each in operands_of(self.results)} - read
         return frozenset(fresh | {each.storage for each in self.written})
 
 
 def substitute(value: Any, kind: type, swap: Callable[[Any], Any]) -> Any:
-    """Returns a copy of a structure with ``swap`` applied to each object of a type."""
+    """Returns a copy of a nested structure of lists, tuples and dicts in which each object of the type ``kind`` is
+    replaced by ``swap(object)``."""
     if isinstance(value, kind):
         return swap(value)
     if isinstance(value, (list, tuple)):
@@ -116,12 +123,12 @@ def substitute(value: Any, kind: type, swap: Callable[[Any], Any]) -> Any:
 
 
 def without_generators(value: Any) -> Any:
-    """Returns a structure with None in place of each random number generator."""
+    """Returns a nested structure with None in place of each random number generator."""
     return substitute(value, torch.Generator, lambda _: None)
 
 
 def operands_of(value: Any) -> list[Operand]:
-    """Returns all operands in a structure, in order."""
+    """Returns all operands in a nested structure, in order."""
     return list(_operands(value))
 
 
@@ -138,8 +145,9 @@ def _operands(value: Any) -> Iterator[Operand]:
 def arguments_with(
     value: Step, tensors: Mapping[Operand, torch.Tensor]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Returns the arguments of a call on the CPU, with tensors in place of the operands. An operand that is given twice is
-    one tensor, so that a call which writes to it writes twice."""
+    """Returns the positional and keyword arguments of a recorded call, with tensors in place of its operands. An
+    operand that occurs twice becomes the same tensor object both times, so that a write through one argument is seen
+    through the other."""
     args, kwargs = substitute((value.args, value.kwargs), Operand, tensors.__getitem__)
     if kwargs.get("pin_memory"):
         kwargs = {**kwargs, "pin_memory": False}
@@ -147,7 +155,8 @@ def arguments_with(
 
 
 def written_arguments(overload: Any, args: Any, kwargs: Mapping[str, Any]) -> list[Any]:
-    """Returns the arguments that an overload writes to by its schema, or although its schema does not say so."""
+    """Returns the arguments that a call of an overload writes to: according to its schema, or according to a list of
+    ops whose schemas do not declare it."""
     arguments = schema_of(overload).arguments
     given = dict(zip((each.name for each in arguments), args)) | dict(kwargs)
     return [
@@ -158,8 +167,8 @@ def written_arguments(overload: Any, args: Any, kwargs: Mapping[str, Any]) -> li
 
 
 class WithTargets:
-    """An overload as a function that returns the tensors of its result, followed by the tensors that it writes to by
-    its schema. ``numbers`` are the numbers in the result of the newest call."""
+    """Wraps an overload as a function that returns the tensors of its result, followed by the tensors that it writes to
+    according to its schema. ``numbers`` are the Python numbers in the result of the latest call."""
 
     def __init__(self, overload: Any) -> None:
         self.overload = overload
@@ -173,7 +182,7 @@ class WithTargets:
 
 
 def numbers_of(value: Any) -> list[Any]:
-    """Returns all numbers in a structure, in order."""
+    """Returns all Python numbers in a nested structure, in order."""
     if isinstance(value, (list, tuple)):
         return [number for each in value for number in numbers_of(each)]
     return [value] if isinstance(value, (bool, int, float, complex)) else []
@@ -181,7 +190,7 @@ def numbers_of(value: Any) -> list[Any]:
 
 @contextmanager
 def keeping_random_state(overload: Any) -> Iterator[None]:
-    """Within the context, a call of an overload on the CPU leaves the random numbers that the program draws as they are."""
+    """Within the context, calls of an overload on the CPU do not change the random state of the program."""
     if torch.Tag.nondeterministic_seeded not in overload.tags:
         yield
         return
@@ -190,15 +199,15 @@ def keeping_random_state(overload: Any) -> Iterator[None]:
 
 
 class Numbering:
-    """Numbers the storages of tensors, and describes tensors as operands. Holds the storages, so that a number stays
-    that of one storage."""
+    """Gives a number to each storage, and describes tensors as operands. Keeps a reference to each storage, so that no
+    other storage can get its memory and its number."""
 
     def __init__(self) -> None:
         self.storages: list[torch.UntypedStorage] = []
         self._numbers: dict[int, int] = {}
 
     def number(self, tensor: torch.Tensor) -> int:
-        """Returns the number of a tensor's storage."""
+        """Returns the number of a tensor's storage; gives it the next free number at the first call."""
         key = storage_id(tensor)
         if key not in self._numbers:
             self._numbers[key] = len(self.storages)
@@ -217,17 +226,17 @@ class Numbering:
         )
 
     def describe(self, value: Any) -> Any:
-        """Returns a structure with an operand in place of each tensor."""
+        """Returns a nested structure with an operand in place of each tensor."""
         return substitute(value, torch.Tensor, self.operand)
 
 
 def bytes_on_device(storage: torch.UntypedStorage) -> torch.Tensor:
-    """Returns the bytes of a storage as a tensor that shares its memory."""
+    """Returns a uint8 tensor on the storage's device that shares the storage's memory."""
     return torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)
 
 
 def read_bytes(storage: torch.UntypedStorage) -> torch.Tensor:
-    """Returns a copy of the bytes of a storage on the CPU. The copy is contiguous, so it does not depend on how the device
-    copies strides and offsets."""
+    """Returns a copy of a storage's bytes on the CPU. The copy from the device is contiguous, so it does not depend on
+    how the device copies strides and offsets."""
     data = bytes_on_device(storage)
     return data.clone() if data.device.type == "cpu" else data.cpu()

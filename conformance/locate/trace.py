@@ -1,5 +1,5 @@
-"""A trace of a run: a digest and small statistics of each call's results, so that two runs can be compared that cannot be
-made on one machine."""
+"""Summarises the results of each call of a program as a digest and a few statistics. These form a trace, by which two
+runs on different machines can be compared."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _PROJECTIONS = 8
 
 
 def traced_tensor(each: Operand, data: torch.Tensor) -> TracedTensor:
-    """Returns the digest and the statistics of a tensor, given the bytes of its storage."""
+    """Returns the digest and the statistics of a tensor. ``data`` are the bytes of its storage."""
     tensor = each.view(data).resolve_conj().resolve_neg()
     tensor = tensor.clone(memory_format=torch.contiguous_format).view(-1)
     dtype = str(each.dtype)[6:]
@@ -38,14 +38,15 @@ def traced_tensor(each: Operand, data: torch.Tensor) -> TracedTensor:
 
 
 def digest_of(data: torch.Tensor) -> str:
-    """Returns a digest of a contiguous tensor of bytes on the CPU."""
+    """Returns a hash, in hexadecimal, of a contiguous uint8 tensor on the CPU."""
     raw = ctypes.string_at(data.data_ptr(), data.numel()) if data.numel() else b""
     return hashlib.blake2b(raw, digest_size=8).hexdigest()
 
 
 @lru_cache(maxsize=64)
 def _signs(count: int) -> torch.Tensor:
-    """Returns the projections for tensors with ``count`` elements: rows of 1 and -1, the same in each process."""
+    """Returns a matrix of 1 and -1 with ``count`` columns, the same in each process. A tensor with ``count`` elements
+    is multiplied by it to get its projections, from which the distance of two tensors is estimated."""
     source = torch.Generator().manual_seed(count)
     drawn = torch.randint(0, 2, (_PROJECTIONS, count), generator=source)
     return (drawn * 2 - 1).to(torch.float64)

@@ -1,4 +1,5 @@
-"""The file format of a trace, and the comparison of two traces. The module does not import torch."""
+"""The file format of a trace (a summary of the results of each call of a program), and the comparison of two traces.
+The module does not import torch."""
 
 from __future__ import annotations
 
@@ -27,8 +28,9 @@ _EPSILON: Final = {
 
 
 class TracedTensor(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A tensor that a call has written. ``sketch`` are projections of its elements, ``rms`` is the root of their mean
-    square; both leave out NaN and infinities, of which there are ``not_finite``."""
+    """Summarises a tensor that a call has written. ``digest`` is a hash of its bytes, ``sketch`` has projections of its
+    elements on fixed random directions, and ``rms`` is their root mean square. ``sketch`` and ``rms`` leave out NaN and
+    infinities; ``not_finite`` is the number of these."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -43,8 +45,8 @@ class TracedTensor(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class TracedCall(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A call with its outputs. ``made_by`` has the numbers of the calls that wrote its inputs, ``scale`` is the largest root
-    mean square of an input."""
+    """A call with a summary of its outputs. ``made_by`` has the numbers of the calls that wrote its inputs, ``scale``
+    is the largest root mean square among its inputs, and ``random`` is True if it draws random numbers."""
 
     call: LocatedCall
     outputs: tuple[TracedTensor, ...] = ()
@@ -62,7 +64,7 @@ class _Header(msgspec.Struct, frozen=True):
 
 
 class Trace(msgspec.Struct, frozen=True):
-    """A run as a sequence of calls."""
+    """The trace of one run of a program: a header, and its calls in order."""
 
     device: str
     torch: str
@@ -71,7 +73,8 @@ class Trace(msgspec.Struct, frozen=True):
 
 
 class Parting(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The first call where two runs part. ``before`` and ``after`` are the relative differences of its inputs and outputs."""
+    """A call at which two runs differ, and ``why``. ``before`` and ``after`` are the relative differences of the call's
+    inputs and outputs between the runs."""
 
     call: LocatedCall
     why: str
@@ -80,8 +83,9 @@ class Parting(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Comparison(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Two runs compared: the number of calls with equal bits, the first call with other bits, the call where the runs part, and
-    the call after which their difference grows most."""
+    """The comparison of two runs: the number of calls with bitwise equal results, the number of compared calls, the
+    first call with different bits, the first call whose results differ by more than rounding explains (``parting``),
+    and the call that adds most to the difference of the runs (``growth``)."""
 
     equal: int
     compared: int
@@ -92,7 +96,7 @@ class Comparison(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def write_trace(path: Path, trace: Trace) -> None:
-    """Writes a trace. Raises LocateError."""
+    """Writes a trace to a file. Raises LocateError if the file cannot be written."""
     header = _Header(FORMAT, VERSION, trace.device, trace.torch, trace.command)
     lines = [msgspec.json.encode(each) for each in (header, *trace.calls)]
     try:
@@ -102,7 +106,7 @@ def write_trace(path: Path, trace: Trace) -> None:
 
 
 def read_trace(path: Path) -> Trace:
-    """Returns the trace in a file. Raises LocateError if the file is no trace."""
+    """Returns the trace in a file. Raises LocateError if the file cannot be read or is not a trace."""
     try:
         first, *rest = path.read_bytes().splitlines() or [b""]
     except OSError as error:
@@ -128,8 +132,8 @@ def read_trace(path: Path) -> Trace:
 def compare(mine: Sequence[TracedCall], theirs: Sequence[TracedCall]) -> Comparison:
     """Compares two runs of a program call by call, up to the first call that only one of them makes.
 
-    Two runs part at the first call whose outputs differ by more than roundings and by more than sixteen times what its inputs
-    differ by. The difference of tensors is estimated from their projections.
+    Reports the first call whose outputs differ by more than rounding explains and by more than sixteen times the
+    difference of its inputs. The differences of tensors are estimated from their projections.
     """
     differences: dict[int, float] = {}
     equal, first, parting, growth, last = 0, None, None, None, 0.0
@@ -177,14 +181,15 @@ def _why(call: TracedCall) -> str:
 
 
 def _is_cancelled(call: TracedCall) -> bool:
-    """Returns True if the results are zero but for rounding, so that their relative difference says nothing."""
+    """Returns True if all floating-point results of a call are so small compared with its inputs that they consist of
+    rounding errors. Their relative difference then says nothing."""
     floats: Iterator[TracedTensor] = (each for each in call.outputs if each.sketch)
     small = [each.rms <= _ROUNDINGS * each.epsilon * call.scale for each in floats]
     return bool(small) and all(small)
 
 
 def _apart(one: TracedTensor, other: TracedTensor) -> float:
-    """Returns the relative difference of two tensors, estimated; 1 for integers that differ."""
+    """Returns an estimate of the relative difference of two tensors; 1 for tensors of integers that differ."""
     if one.digest == other.digest:
         return 0.0
     if not one.sketch or one.not_finite != other.not_finite:

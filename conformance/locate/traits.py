@@ -1,4 +1,5 @@
-"""How the calls of an overload are judged: what its result is determined by, and the largest accepted error."""
+"""Determines how the calls of an overload are judged: whether its inputs determine the values of its result, and the
+largest accepted error."""
 
 from __future__ import annotations
 
@@ -39,8 +40,10 @@ _CHOICES: Final = frozenset({"_fused_sdp_choice"})
 
 
 def traits_of(overload: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> frozenset[str]:
-    """Returns what the judge must know of a call: ``random``, ``uninitialized``, ``geometry``, ``not unique``, ``any index``
-    or ``index after k``."""
+    """Returns the traits of a call that change how it is judged: ``random`` and ``uninitialized`` results have
+    arbitrary values, a ``geometry`` result depends only on the shapes and strides of the inputs, a ``not unique``
+    result is one of several right ones, and ``any index`` and ``index after k`` are for ops such as ``sort`` and
+    ``kthvalue`` that may return the index of any of several equal elements."""
     found = _of_overload(overload)
     if "random" in found and _drops_nothing(overload, args, kwargs):
         return found - {"random"}
@@ -81,7 +84,8 @@ def _names(packet: str) -> tuple[str, ...]:
 
 
 class Bounds:
-    """The largest accepted errors of a device: relative, and in units in the last place of the largest element."""
+    """The largest errors that are accepted from a device: a relative error, and a number of units in the last place of
+    the result's largest element."""
 
     def __init__(self, descriptor: Descriptor) -> None:
         given = {name: each.rtol for name, each in descriptor.tolerances.items()}
@@ -89,7 +93,7 @@ class Bounds:
         self._known: dict[Any, dict[str, tuple[float, float]]] = {}
 
     def of(self, overload: Any) -> dict[str, tuple[float, float]]:
-        """Returns the bounds of an overload by dtype."""
+        """Returns the accepted errors of an overload by the name of the dtype."""
         packet = schema_of(overload).name.partition("::")[2]
         if packet not in self._known:
             names = _names(packet)
@@ -104,8 +108,8 @@ class Bounds:
         return self._known[packet]
 
     def _bound(self, dtype: str, ulps: float, pointwise: bool) -> tuple[float, float]:
-        """Returns the bound of a dtype. An element of a pointwise result does not depend on the others, so it is compared
-        by its own size."""
+        """Returns the accepted error for a dtype. Each element of a ``pointwise`` result is computed on its own, so its
+        error is compared with its own size and not with that of the largest element."""
         relative = self._relative[dtype]
         if not pointwise:
             return relative, ulps

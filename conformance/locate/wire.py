@@ -1,4 +1,5 @@
-"""What locating a fault found, as data. The module does not import torch."""
+"""The results of ``conform locate`` as data, and the file in which they are stored. The module does not import
+torch."""
 
 from __future__ import annotations
 
@@ -15,11 +16,13 @@ FORMAT: Final = "torch-conformance-located"
 
 
 class LocateError(ConformError):
-    """The error for a program in which nothing can be located, or for a damaged file."""
+    """The error for a program whose calls cannot be judged, or for a damaged file."""
 
 
 class LocatedCall(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A call of the program. ``number`` counts the calls on the device from 1, ``inputs`` describe its tensors."""
+    """A call of the program. ``number`` counts the program's calls on the device from 1, ``place`` is its source line
+    and module, ``phase`` is forward, backward or optimizer, ``inputs`` describe its tensors, and ``call`` is the call
+    as Python text."""
 
     number: int
     op: str
@@ -30,13 +33,14 @@ class LocatedCall(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def where(self) -> str:
-        """The line and the module, as ``train.py:12 (Net.layers.0)``."""
+        """The source line and the module of the call, such as ``train.py:12 (Net.layers.0)``."""
         line, module = self.place.line, self.place.module
         return f"{line} ({module})" if line and module else line or module or "an unknown line"
 
 
 class Fault(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A wrong call. ``with_calls`` are the calls of its window, if more than one call was made without reading back."""
+    """The first wrong call, and ``message``, which says what is wrong. ``script`` is the path of the repro script.
+    ``with_calls`` has all calls of its window, if results were read back only after several calls."""
 
     call: LocatedCall
     message: str
@@ -45,8 +49,8 @@ class Fault(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Growth(msgspec.Struct, frozen=True):
-    """The call after which the error of the program grows most: the relative error of its inputs before, and of its
-    outputs after it, both against the program in float64."""
+    """The call that adds most to the error of the program: the relative error of its inputs (``before``) and that of
+    its outputs (``after``), both against a copy of the program in float64."""
 
     call: LocatedCall
     before: float
@@ -61,12 +65,13 @@ class _Grown(Protocol):
 
 
 def growth_of(each: _Grown) -> float:
-    """Returns by how much an error grows from ``before`` a call to ``after`` it; an error above 1 counts as 1."""
+    """Returns ``each.after`` minus ``each.before``, the relative errors after and before a call, where an error above 1
+    counts as 1."""
     return min(each.after, 1.0) - min(each.before, 1.0)
 
 
 class Located(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a run of a program found."""
+    """The result of one run of a program: the first wrong call, and how many calls were judged."""
 
     device: str
     calls: int = 0
@@ -84,12 +89,12 @@ class Located(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def write_located(path: Path, located: Located) -> None:
-    """Writes what was found. Raises OSError."""
+    """Writes the result of a run to a file. Raises OSError."""
     write_whole(path, msgspec.json.encode(located) + b"\n")
 
 
 def read_located(path: Path) -> Located:
-    """Returns what was found. Raises LocateError if the file is damaged."""
+    """Returns the result of a run from a file. Raises LocateError if the file cannot be read."""
     try:
         return msgspec.json.decode(path.read_bytes(), type=Located)
     except (OSError, msgspec.MsgspecError) as error:

@@ -43,8 +43,8 @@ def descriptor(question: Question, reply: Reply, day: date | None = None) -> str
         return f"  # wrong: {textwrap.shorten(found, 80, placeholder='…')}" if found else ""
 
     def declared(known: Iterable[str], works: Container[str]) -> list[str]:
-        """Returns the names that the descriptor declares: the names that work, and the names that exist but give wrong
-        results. The clauses of names with wrong results fail until the results are right."""
+        """Returns those of the ``known`` names (capabilities or dtypes) that the descriptor declares: names that work,
+        and names that exist but gave wrong results. The clauses of the latter fail until the results are right."""
         return [each for each in known if each in works or each in reply.wrong]
 
     answers = reply.capabilities
@@ -114,14 +114,14 @@ def manifest(
 
 
 def way_of(result: CellResult) -> tuple[object, ...]:
-    """Returns the properties by which a block of the manifest describes how a cell fails: outcome, layouts and
-    exception type."""
+    """Returns the properties by which a block of the manifest describes how a cell fails: the outcome, the layouts and
+    the exception type."""
     return result.outcome, result.layouts, result.raises
 
 
 def at_large(result: CellResult) -> CellResult:
-    """Returns the result without its layouts and exception type, so that its block in the manifest allows any layout
-    and any exception."""
+    """Returns the result of a cell without its layouts and exception type, so that its block in the manifest allows any
+    layout and any exception."""
     return msgspec.structs.replace(result, layouts=(), raises=None)
 
 

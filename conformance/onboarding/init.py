@@ -331,7 +331,8 @@ def _write_manifest(options: InitOptions, runs: list[Run], say: Say) -> int:
 
 
 def _draft(options: InitOptions, runs: list[Run]) -> tuple[str, dict[CellKey, str]]:
-    """Returns the text of the manifest, and the failing cells that are in no block, each with the reason."""
+    """Returns the text of the manifest, and the failing cells that no block of the manifest contains, each with the
+    reason for that."""
     agreed, flaky, apart = agreement(runs)
     today = date.today()
     until = today + timedelta(days=_FLAKY_DAYS)

@@ -169,8 +169,8 @@ def _holds_without_error(device: Device, dtype: str) -> bool:
 
 
 def _holds(device: Device, dtype: str) -> bool:
-    """Returns True if the device allocates tensors of a dtype and converts them to and from float32. Raises Wrong if a
-    conversion gives wrong values."""
+    """Returns True if the device can allocate tensors of a dtype and convert them to and from float32. Raises Wrong if
+    a conversion gives wrong values."""
     kind = getattr(torch, dtype)
     values = torch.tensor([0.0, 1.0, 1.0])
     want = values.to(kind).to(torch.float32)  # not 0, 1, 1 where the dtype has no zero
@@ -345,8 +345,8 @@ def _profiler(device: Device) -> bool:
 
 
 def in_host_memory(device: Device) -> bool:
-    """Returns True if the resident memory of this process rises with a tensor on the device, which then lies in the host's
-    memory. Only Linux says how much that is; on other systems the result is False."""
+    """Returns True if the device's tensors lie in the host's memory: if the resident memory of this process grows when
+    a tensor is created on the device. On systems other than Linux, which do not report this size, returns False."""
     pages, size = Path("/proc/self/statm"), 2**26
     if not pages.exists():
         return False
@@ -358,7 +358,7 @@ def in_host_memory(device: Device) -> bool:
 
 
 def _require(right: bool, what: str) -> bool:
-    """Returns True if the result is right. Raises Wrong with a description of the result if not."""
+    """Returns ``right`` if it is True, and otherwise raises Wrong with ``what``, a description of the result."""
     if not right:
         raise Wrong(what)
     return True

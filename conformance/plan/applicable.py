@@ -94,7 +94,8 @@ class ApplicableClauses:
         return self._file.ops
 
     def of(self, op: str, dtype: str) -> SubjectClauses:
-        """Returns the data about an op and dtype, from the cache or from the source."""
+        """Returns the clauses that apply to an op and dtype, with the number of samples, from the cache or, if it does
+        not have them yet, computed from the source."""
         name = f"{op} {dtype}"
         found = self._file.subjects.get(name)
         if found is None:

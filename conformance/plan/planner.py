@@ -48,7 +48,8 @@ def dtypes_of(op: Entry, spec: PlanSpec, descriptor: Descriptor) -> tuple[list[s
 
 
 def _always(op: Entry, op_checks: Iterable[OpCheck]) -> dict[str, set[str]]:
-    """Returns the dtypes that every plan includes for an op, each with the clauses that require the dtype."""
+    """Returns the dtypes that every plan includes for an op because a clause is about them, each with the clauses that
+    require it."""
     found: dict[str, set[str]] = {}
     for check in op_checks:
         asked = check.always.get(op.id, frozenset()) | check.always.get(op.ufunc, frozenset())

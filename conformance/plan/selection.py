@@ -47,8 +47,8 @@ class ItemId(NamedTuple):
 
 
 class Item(NamedTuple):
-    """An item: the cells of several clauses with the same unit, dtype and variant. For a case, ``unit`` is the name of the
-    case and ``dtype`` is empty."""
+    """An item: the cells of several clauses with the same unit (an op or a case), dtype and variant. For a case,
+    ``unit`` is the name of the case and ``dtype`` is empty."""
 
     unit: str
     dtype: str
@@ -67,7 +67,7 @@ class Item(NamedTuple):
 
     @property
     def key(self) -> tuple[str, str, str]:
-        """The unit, dtype and variant, which all cells of the item have in common."""
+        """The unit (an op or a case), dtype and variant, which all cells of the item have in common."""
         return (self.unit, self.dtype, self.variant)
 
     @property
@@ -99,8 +99,8 @@ def items_of(cells: Iterable[CellKey]) -> list[Item]:
 
 def named(items: Iterable[Item], last: Iterable[Item]) -> dict[str, Item]:
     """Returns a dictionary of items by their id as text: first ``items``, then the items in ``last``, which run at the
-    end, each with exclusive use of the device. The ids of the items in ``last`` contain the clause, because ``items``
-    may contain the same op and dtype."""
+    end, each with exclusive use of the device. The ids of the items in ``last`` also contain the clause, because
+    ``items`` may contain the same op and dtype."""
     found = {str(item.id): item for item in items}
     for item in last:
         name = str(item.id)
@@ -134,7 +134,8 @@ def informative_first(
 
 
 def _in_turns(items: Sequence[Item], families: Mapping[str, str]) -> list[Item]:
-    """Returns the items in an order that takes one item of every op family in turn."""
+    """Returns the items in an order that takes one item of every op family, then a second one of every family, and so
+    on."""
     grouped: dict[str, list[Item]] = {}
     for item in items:
         grouped.setdefault(families.get(item.unit, item.unit), []).append(item)

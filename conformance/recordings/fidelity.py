@@ -1,4 +1,5 @@
-"""Replays a recording on the CPU, records the replay, and compares the two recordings."""
+"""Measures how exactly a recording can be replayed: makes each recorded call again on the CPU, records these calls, and
+compares the two recordings."""
 
 from __future__ import annotations
 
@@ -18,8 +19,8 @@ from opinfo.shared_memory import blocks_of
 
 @dataclass
 class Fidelity:
-    """The number of distinct calls that a replay repeats exactly, and the reasons why other calls differ, with their
-    numbers."""
+    """How exactly a recording can be replayed: the number of distinct calls that a replay repeats exactly, and, for the
+    other calls, the reasons why they differ, each with its number of calls."""
 
     exact: int = 0
     reasons: Counter[str] = field(default_factory=Counter)
@@ -35,8 +36,8 @@ class Fidelity:
 
 
 def fidelity_of(source: RecordedSource) -> Fidelity:
-    """Makes each call of a recording once on the CPU, with the strides of a replay, records it again, and compares the
-    two records."""
+    """Makes each call of a recording once on the CPU, as a replay does, records it, and compares this record with the
+    original one."""
     found = Fidelity()
     for name, subject in source.subjects().items():
         assert isinstance(subject, AtenCall)
@@ -52,8 +53,8 @@ def fidelity_of(source: RecordedSource) -> Fidelity:
 
 
 def record_again(subject: AtenCall, sample: Sample) -> RecordedCall | None:
-    """Makes a call with the strides and offsets of its sample. Returns the call as the recorder sees it; None if the
-    call raises."""
+    """Makes a recorded call on the CPU, on tensors with the strides and offsets of the sample, and records it. Returns
+    the new record; None if the call raises."""
     geometries = sample.geometries or ()
     storages = sample.storages or tuple(range(len(geometries)))
     blocks = blocks_of(sample.tensors, geometries, storages)
@@ -73,8 +74,9 @@ def record_again(subject: AtenCall, sample: Sample) -> RecordedCall | None:
 
 
 def _same(subject: AtenCall, again: RecordedCall) -> bool:
-    """Returns True if the recorded call and that of the replay are equal. torch passes an argument that has its default
-    on to the recorder in some calls, and leaves it out in others."""
+    """Returns True if the original record of a call and the record of its replay describe the same call. An argument
+    that equals its default may be present in only one of them, because torch does not always pass it to the
+    recorder."""
     defaults = {
         each.name for each in subject.overload._schema.arguments if each.default_value is None
     }

@@ -18,8 +18,9 @@ from typing import Any
 
 
 def launch(output: Path, program: list[str], *, elements: bool) -> None:
-    """Runs a program as ``python PROGRAM …`` does, and records it. ``program`` begins with a file, ``-m MODULE`` or
-    ``-c CODE``. Writes the recording when the program ends, even if it ends with an exception."""
+    """Runs a program as ``python PROGRAM …`` does, and records its aten calls. ``program`` begins with a file, ``-m
+    MODULE`` or ``-c CODE``. The recording is written to ``output`` when the program ends, even if it ends with an
+    exception. With ``elements``, the elements of the tensors are recorded too."""
     from conformance.recordings.recorder import CallRecorder
     from conformance.recordings.wire import write_recording
 
@@ -34,9 +35,9 @@ def launch(output: Path, program: list[str], *, elements: bool) -> None:
 def run_to_end(
     program: list[str], following: AbstractContextManager[Any], finish: Callable[[str], None]
 ) -> None:
-    """Runs a program within a context, and calls ``finish`` once when it ends: after its last statement and the end of its
-    threads, after an exception, in ``os._exit``, or after SIGTERM. ``finish`` gets the reason if the program failed,
-    otherwise an empty text. It is not called in processes that the program forks."""
+    """Runs a program within the context ``following``, and calls ``finish`` once when it ends: after its last statement
+    and the end of its threads, after an exception, on ``os._exit``, or on SIGTERM. The argument of ``finish`` is the
+    reason if the program failed, otherwise an empty string. It is not called in processes that the program forks."""
     from devices.errors import in_a_line
 
     process, ends = os.getpid(), list[str]()
@@ -66,7 +67,8 @@ def run_to_end(
 
 @contextmanager
 def _before_early_ends(end: Callable[[str], None]) -> Iterator[None]:
-    """Within the context, ``os._exit`` calls ``end`` first, and SIGTERM raises SystemExit, unless the program handles it."""
+    """Within the context, ``os._exit`` first calls ``end``, and SIGTERM raises SystemExit unless the program has its
+    own handler for it."""
     original, process = os._exit, os.getpid()
 
     def leave(status: int) -> None:
@@ -99,7 +101,8 @@ def _exit_text(code: Any) -> str:
 
 
 def _join_threads() -> None:
-    """Waits for the threads that Python waits for at its own end, because their calls belong to the program."""
+    """Waits until the program's non-daemon threads have ended, as Python does at its exit. Their calls belong to the
+    program."""
     for each in threading.enumerate():
         if each is not threading.current_thread() and not each.daemon:
             each.join()
@@ -134,7 +137,8 @@ def _add_to_path(folder: str) -> None:
 
 
 def _run_main(code: Any, path: str = "") -> None:
-    """Runs code in a module ``__main__``, which stays until the process ends: pickle and multiprocessing look there."""
+    """Runs code in a new module ``__main__``, which stays in ``sys.modules`` until the process ends, because pickle and
+    multiprocessing look up objects there."""
     main = ModuleType("__main__")
     if path:
         main.__file__ = path

@@ -12,12 +12,13 @@ from reports.folder import RECORDING_FILE
 
 
 class OpenedRecording:
-    """A recording of any format. ``given`` is the name of the given file, and ``path`` is a file of the format of ``conform record``: the given one, or the one that
-    :meth:`convert` writes."""
+    """A recording of any format, opened for a replay. ``given`` is the name of the file that the user gave. ``path`` is
+    a file in the format of ``conform record``: the user's file, or the file that :meth:`convert` writes."""
 
     def __init__(self, path: Path, name: str | None = None, *, backward: bool = False) -> None:
-        """Reads a recording; with ``backward``, gradients of its calls are judged too. ``name`` is that of the format.
-        Raises RecordingError if the file has no known format, or is damaged."""
+        """Reads the recording in the file ``path``. ``name`` is the name of its format; without it, the format is
+        recognized. With ``backward``, the gradients of the calls are judged too. Raises RecordingError if the file has
+        no known format, or is damaged."""
         self.given = path.name
         self.path, self._must_convert = path.absolute(), not is_own(path, name)
         if self._must_convert:
@@ -28,8 +29,8 @@ class OpenedRecording:
             self.source = open_recording(self.path, backward=backward)
 
     def convert(self, folder: Path) -> None:
-        """Writes the calls into a results folder, where the processes of the run read them; nothing if the file has the
-        format of ``conform record``. Raises OSError."""
+        """Writes the calls, in the format of ``conform record``, into a results folder, from which the processes of the
+        run read them. Does nothing if the user's file already has this format. Raises OSError."""
         if self._must_convert:
             self.path, self._must_convert = folder / RECORDING_FILE, False
             write_recording(self.path, self.source.recording)

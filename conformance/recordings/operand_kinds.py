@@ -1,4 +1,4 @@
-"""Which calls of a program can be recorded and judged, by the kinds of their tensors."""
+"""Determines which calls of a program can be recorded and judged, by the kinds of tensors among their arguments."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ _COMMON: Final = (torch.Tensor, torch.nn.Parameter)
 
 
 def answering_class(tensors: Iterable[torch.Tensor]) -> str:
-    """Returns the name of the first class of tensors that answers calls itself, such as DTensor; an empty text if there is
-    none. A mode that returns NotImplemented for such a call sees the calls that the class makes of the tensors inside. Other
-    subclasses, such as Parameter, are plain tensors for a mode."""
+    """Returns the name of the first tensor class that handles calls itself (by ``__torch_dispatch__``), such as
+    DTensor; an empty string if there is none. A dispatch mode that returns NotImplemented for such a call then sees the
+    calls that the class makes on the plain tensors inside. Subclasses that do not handle calls, such as Parameter,
+    count as plain tensors."""
     for each in tensors:
         kind = type(each)
         if kind not in _COMMON and _answers(kind):
@@ -32,7 +33,8 @@ def _answers(kind: type[torch.Tensor]) -> bool:
 
 
 def without_elements(tensors: Iterable[torch.Tensor]) -> str:
-    """Returns ``fake`` or ``meta`` if one of the tensors has a geometry and no elements, otherwise an empty text."""
+    """Returns ``fake`` or ``meta`` if one of the tensors is of this kind, which has a geometry but no elements;
+    otherwise an empty string."""
     for each in tensors:
         if isinstance(each, FakeTensor):
             return "fake"
@@ -42,13 +44,13 @@ def without_elements(tensors: Iterable[torch.Tensor]) -> str:
 
 
 def names_meta(values: Iterable[Any]) -> bool:
-    """Returns True if an argument is the meta device, on which tensors have no elements."""
+    """Returns True if one of the values is the device ``meta``, on which tensors have no elements."""
     return any(isinstance(each, torch.device) and each.type == "meta" for each in values)
 
 
 def not_strided(tensors: Iterable[torch.Tensor]) -> str:
-    """Returns a phrase about the first tensor whose elements are not given by a storage, strides and an offset, such as ``a
-    tensor of layout sparse_coo``; an empty text if there is none."""
+    """Returns a phrase about the first tensor that is not defined by a storage, strides and an offset, such as ``a
+    tensor of layout sparse_coo``; an empty string if there is none."""
     for each in tensors:
         if each.is_nested:
             return "a nested tensor"

@@ -69,8 +69,8 @@ def geometries_of(call: RecordedCall) -> tuple[Geometry, ...]:
 
 
 def repeat_elements(tensor: torch.Tensor, stride: Sequence[int]) -> torch.Tensor:
-    """Returns a copy of the tensor in which the elements along each dimension of stride 0 are equal, as they are in a
-    tensor with these strides."""
+    """Returns a copy of a tensor in which elements are equal along each dimension that has stride 0 in ``stride``,
+    because they would share one memory location in a tensor with these strides."""
     repeats = [dim for dim, step in enumerate(stride) if step == 0 and tensor.shape[dim] > 1]
     if not repeats:
         return tensor
@@ -117,9 +117,9 @@ def _floats(
 
 
 def _enlarged(low: float, high: float) -> tuple[float, float]:
-    """Returns the range; if all its numbers are small, multiplied by a power of 2. Otherwise wrong results for
-    gradients and optimizer states could pass, because they are often smaller than the absolute tolerance of a
-    comparison."""
+    """Returns the range of random elements, multiplied by a power of 2 if both of its bounds are small. Gradients and
+    optimizer states are often smaller than the absolute tolerance of a comparison, so wrong results would pass without
+    this."""
     largest = max(abs(low), abs(high))
     if largest == 0 or largest >= _LARGE_ENOUGH:
         return low, high
@@ -130,7 +130,8 @@ def _enlarged(low: float, high: float) -> tuple[float, float]:
 def _integers(
     shape: tuple[int, ...], dtype: torch.dtype, values: Values, generator: torch.Generator
 ) -> torch.Tensor:
-    """Returns integers or booleans. They are drawn as the bits of int64, so that all of uint64 can be drawn too."""
+    """Returns a tensor of random integers or booleans from the recorded range. They are generated as the bits of int64,
+    so that every uint64 can occur."""
     low, high = _within(dtype, values)
     count = prod(shape)
     if not values.repeats and high - low + 1 >= count:
@@ -144,7 +145,7 @@ def _integers(
 
 
 def _within(dtype: torch.dtype, values: Values) -> tuple[int, int]:
-    """Returns the range of integers, as far as the dtype has them."""
+    """Returns the recorded range of integers, clipped to the range of the dtype."""
     limits = (0, 1) if dtype is torch.bool else (torch.iinfo(dtype).min, torch.iinfo(dtype).max)
     low, high = (
         max(limits[0], min(limits[1], int(given))) if isfinite(given) else default
@@ -157,12 +158,12 @@ def _within(dtype: torch.dtype, values: Values) -> tuple[int, int]:
 
 
 def _bits(number: int) -> int:
-    """Returns the int64 with the bits of an int64 or uint64."""
+    """Returns the int64 that has the same bits as ``number``, an int64 or uint64."""
     return (number + 2**63) % 2**64 - 2**63
 
 
 def _offsets(most: int, count: int, generator: torch.Generator) -> torch.Tensor:
-    """Returns random bits of numbers from 0 to ``most``, which is less than 2**64."""
+    """Returns ``count`` random integers from 0 to ``most`` (less than 2**64), as int64 with the bits of uint64."""
     if most < 2**63 - 1:
         return torch.randint(0, most + 1, (count,), generator=generator)
     drawn = torch.randint(0, 2**63 - 1, (count,), generator=generator)
@@ -170,8 +171,8 @@ def _offsets(most: int, count: int, generator: torch.Generator) -> torch.Tensor:
 
 
 def _distinct(low: int, high: int, count: int, generator: torch.Generator) -> torch.Tensor:
-    """Returns the bits of ``count`` different integers from ``low`` to ``high``. If ``count`` is at least two, both ends are
-    included."""
+    """Returns ``count`` different random integers from ``low`` to ``high``, as int64 with the bits of uint64. If
+    ``count`` is at least 2, both bounds are among them."""
     if count <= 1:
         return torch.full((count,), _bits(low))
     # one integer from each of ``count`` equal parts of the range, in random order

@@ -86,7 +86,7 @@ def _judge(
 
 
 def keep_recording(folder: Path, recording: Path) -> None:
-    """Copies a recording into a results folder. Raises OSError."""
+    """Copies the file of a recording into a results folder. Raises OSError."""
     write_whole(folder / RECORDING_FILE, recording.read_bytes())
 
 

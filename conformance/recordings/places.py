@@ -1,5 +1,5 @@
-"""Finds the place of a call in the program: the module that is running, and the source line. For a call in backward,
-this is the place of the forward call."""
+"""Finds out where in the program a call is made: in which running module, and on which source line. For a call in the
+backward pass, this is where the corresponding forward call was made."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ _KEPT: Final = 200_000
 
 
 class _Running(threading.local):
-    """The modules that are running in this thread; the outermost is first."""
+    """The modules whose ``forward`` is running in this thread, with the outermost first."""
 
     def __init__(self) -> None:
         self.modules: list[torch.nn.Module] = []
 
 
 class Places:
-    """Finds the places of the calls of a program."""
+    """Finds the module and the source line of each call of a program."""
 
     def __init__(self) -> None:
         self._running = _Running()
@@ -49,7 +49,7 @@ class Places:
 
     @contextmanager
     def following(self) -> Iterator[None]:
-        """Keeps track, within the context, of the modules that are running."""
+        """Within the context, hooks on all modules keep the list of the modules that are running up to date."""
         hooks = (
             torch.nn.modules.module.register_module_forward_pre_hook(self._enter),
             torch.nn.modules.module.register_module_forward_hook(self._leave, always_call=True),
@@ -61,7 +61,8 @@ class Places:
                 hook.remove()
 
     def find(self) -> tuple[Found, bool]:
-        """Returns the place of the call that is being made, and True if it is made in backward."""
+        """Returns the module and the source line of the call that is being made, in an internal form that :meth:`place`
+        converts, and True if the call is made in the backward pass."""
         node = running_sequence_number()
         if node is not None:
             return self._of_node.get(node) or self._here(), True
@@ -74,7 +75,8 @@ class Places:
         return here, False
 
     def place(self, found: Found) -> Place:
-        """Returns a place as it is written to the recording."""
+        """Converts a result of :meth:`find` into a ``Place``, which has the module's path and the source line as
+        texts."""
         module, code, number = found
         if code is None:
             return Place(module or "")

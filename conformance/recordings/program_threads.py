@@ -1,4 +1,5 @@
-"""The threads of a program: a mode that sees the calls of all of them, and the threads that are in a step of an optimizer."""
+"""Applies a dispatch mode to all threads of a program, and keeps track of the threads that are in a step of an
+optimizer."""
 
 from __future__ import annotations
 
@@ -16,7 +17,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 
 class ProgramThreads:
-    """Enters a mode in each thread that a program starts, and counts the steps of optimizers in which a thread is."""
+    """Enters a dispatch mode in each thread that a program starts, and counts, per thread, the optimizer steps that are
+    running."""
 
     def __init__(self, mode: TorchDispatchMode) -> None:
         self._mode = mode
@@ -24,13 +26,13 @@ class ProgramThreads:
 
     @property
     def phase(self) -> str:
-        """``optimizer`` if the current thread is in a step of an optimizer, otherwise ``forward``."""
+        """``optimizer`` if the current thread is running a step of an optimizer, otherwise ``forward``."""
         return "optimizer" if getattr(self._thread, "steps", 0) else "forward"
 
     @contextmanager
     def following(self) -> Iterator[None]:
-        """Enters the mode in all threads that are started within the context. In the current thread, the caller enters
-        the mode."""
+        """Within the context, the mode is entered in each new thread. In the current thread, the caller must enter
+        it."""
         steps = (
             register_optimizer_step_pre_hook(self._step_begins),
             register_optimizer_step_post_hook(self._step_ends),
@@ -45,8 +47,8 @@ class ProgramThreads:
                 hook.remove()
 
     def _join_thread(self, *_: Any) -> None:
-        """Enters the mode in a new thread, until the thread ends. Python calls this function in each thread, before its
-        first statement."""
+        """Enters the mode in a new thread until that thread ends. Python calls this function as the thread's profile
+        function, before the first statement of the thread."""
         sys.setprofile(None)
         self._mode.__enter__()
 

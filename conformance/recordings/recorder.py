@@ -48,7 +48,8 @@ _MARKER: Final = "aten::lift_fresh"
 
 
 class _Seen:
-    """A distinct call: the record of the call, and the number of times that it was made at each place."""
+    """A distinct call: its record, and the number of times that it was made at each source line and module of the
+    program."""
 
     __slots__ = ("call", "places")
 
@@ -270,7 +271,7 @@ def _with_places(call: RecordedCall, places: Mapping[Place, int]) -> RecordedCal
 
 
 def _kinds() -> set[str]:
-    """Returns the types of the devices of this machine."""
+    """Returns the device types that this machine has, such as ``cpu`` and ``cuda``."""
     accelerator = torch.accelerator.current_accelerator()
     return {"cpu", *(() if accelerator is None else (accelerator.type,))}
 
@@ -281,8 +282,8 @@ def _without_generator(value: Any) -> Any:
 
 
 def _form(values: Any, tensors: list[torch.Tensor]) -> Any:
-    """Returns a hashable key of the arguments in which a placeholder stands for each tensor. The tensors are appended
-    to ``tensors``."""
+    """Returns a hashable key of nested arguments, with a placeholder for each tensor. Appends the tensors to
+    ``tensors``."""
     found: list[Any] = []
     for each in values:
         kind = type(each)

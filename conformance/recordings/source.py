@@ -1,4 +1,5 @@
-"""Replays a recording: each recorded call becomes a subject of the checks, with the call as its only sample."""
+"""Replays a recording: the checks treat each recorded call like an op of torch's op database whose only sample is this
+call."""
 
 from __future__ import annotations
 
@@ -62,8 +63,8 @@ class NotReplayed(RecordingError):
 
 
 class WrittenArguments:
-    """Makes a function of an op that returns nothing and writes to lists of tensors, such as ``_foreach_mul_``. The
-    function returns the tensors that the op wrote to."""
+    """Wraps an op that returns nothing and writes to lists of tensors, such as ``_foreach_mul_``, as a function that
+    returns the tensors to which the op wrote."""
 
     def __init__(self, overload: Any) -> None:
         self.overload = overload
@@ -80,7 +81,7 @@ class WrittenArguments:
 
 
 class AtenCall(Subject):
-    """A recorded call of an op's overload, as a subject of the checks."""
+    """A recorded call of an op's overload, in the form of an op that the checks can test."""
 
     schemas: tuple[Any, ...] = ()
     names: tuple[str, ...] = ()
@@ -125,13 +126,14 @@ class AtenCall(Subject):
 
     @property
     def gradient_dtypes(self) -> frozenset[str]:
-        """The dtype of a forward call whose gradients are to be judged. Whether it has any, the check finds out."""
+        """The dtype of the call, if its gradients are to be judged because it is a forward call; otherwise empty.
+        Whether the op can be differentiated is found out by the check."""
         return self.dtypes if self._has_gradients else frozenset()
 
     @property
     def own_families(self) -> frozenset[str]:
-        """The names of the families to which the call belongs: those that follow from the op's schema, and those that
-        forbid to change the sizes of its tensors."""
+        """The names of the families of exceptions (``opinfo/exceptions.toml``) to which the call belongs: those that
+        follow from the op's schema, and those that forbid other tensor sizes."""
         found = set(super().own_families)
         if any(
             each.alias_info is not None and each.alias_info.is_write for each in self._arguments
@@ -148,7 +150,8 @@ class AtenCall(Subject):
 
     @property
     def _draws(self) -> bool:
-        """True if the call draws random numbers. An attention without dropout does not, although its op has the tag."""
+        """True if the call draws random numbers. An attention call without dropout does not, although its op has the
+        tag for random ops."""
         if torch.Tag.nondeterministic_seeded not in self.overload.tags:
             return False
         names = [each.name for each in self._arguments]
@@ -161,7 +164,8 @@ class AtenCall(Subject):
         return self.overload._schema.arguments
 
     def tolerance(self, dtype: str, torch_type: str) -> tuple[float, float] | None:
-        """Returns the largest tolerance of the ops in torch's op database that call a kernel with this op's name."""
+        """Returns the largest tolerance, for this dtype and device type, among the ops in torch's op database that call
+        a kernel with this op's name."""
         found = [
             each.tolerance(dtype, torch_type) for each in _entries_by_packet().get(self._packet, ())
         ]
@@ -173,7 +177,8 @@ class AtenCall(Subject):
         return name.replace("aten::_foreach_", "aten::").rstrip("_")
 
     def written_tensors(self, call: Any) -> frozenset[int]:
-        """Returns the positions of the tensors that the op writes to according to its schema."""
+        """Returns the positions, among the tensors of a call, of those that the op writes to according to its
+        schema."""
         given = dict(zip((each.name for each in self._arguments), call.args)) | call.kwargs
         written = {
             id(tensor)
@@ -221,7 +226,7 @@ class RecordedSource:
                 self.left_out[name] = str(error)
 
     def subjects(self) -> Mapping[str, Subject]:
-        """Returns the distinct calls by name, in the order in which they first occurred."""
+        """Returns the distinct calls of the recording by name, in the order in which they first occurred."""
         return self._subjects
 
     def of_any_values(self) -> frozenset[str]:
@@ -258,8 +263,8 @@ class RecordedSource:
     def _storages(
         self, subject: AtenCall, arguments: Arguments, geometries: Sequence[Geometry]
     ) -> tuple[int, ...] | None:
-        """Returns the number of the storage of each tensor; None if no two tensors share memory, or if the values of such
-        tensors do not define the result of the call, which ``apart`` then says."""
+        """Returns the number of each tensor's storage. Returns None if no two tensors share memory, or if the shared
+        values do not define the result of the call; ``apart`` then has the call's name with the reason."""
         storages = tuple(each.storage for each in subject.call.tensors)
         if len(set(storages)) == len(storages):
             return None
@@ -279,8 +284,8 @@ class RecordedSource:
 
 @cache
 def _entries_by_packet() -> Mapping[str, list[Subject]]:
-    """Returns the ops of torch's op database by the name of the aten op that they call. Names of in-place ops are
-    without the last underscore."""
+    """Returns the ops of torch's op database, grouped by the name of the aten op that they call. For in-place ops, the
+    name is without its final underscore."""
     found: dict[str, list[Subject]] = {}
     for entry in DATABASE.subjects().values():
         for packet in {each.rstrip("_") for each in entry.packets}:

@@ -68,7 +68,7 @@ _LARGEST: Final = 2**63 - 1
 
 
 def geometry_fault(tensor: RecordedTensor) -> str:
-    """Returns why no tensor has a recorded geometry; an empty text if one has it."""
+    """Returns the reason why a recorded geometry is impossible for a tensor; an empty string if it is possible."""
     strides = tensor.stride if tensor.stride is not None else tensor.shape
     numbers = (*tensor.shape, *strides, tensor.offset)
     if any(type(each) is not int or not 0 <= each <= _LARGEST for each in numbers):
@@ -88,8 +88,8 @@ class Place(msgspec.Struct, frozen=True, omit_defaults=True):
 
 class RecordedCall(msgspec.Struct, frozen=True, omit_defaults=True):
     """A distinct call of an op's overload. ``args`` and ``kwargs`` are encoded by :mod:`opinfo.encoding`; a tensor is
-    encoded as ``{"tensor": N}``, where N is its index in ``tensors``. ``places`` has each place once, with the number
-    of calls there."""
+    encoded as ``{"tensor": N}``, where N is its index in ``tensors``. ``places`` lists where in the program the call is
+    made (module and source line), with the number of calls for each."""
 
     op: str  # such as ``aten.addmm.default``
     args: list[Any]
@@ -102,8 +102,8 @@ class RecordedCall(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def digest(self) -> str:
-        """Six hexadecimal digits of a hash of the call without its values, counts and places. The same call in two
-        recordings of a program has the same digits."""
+        """Six hexadecimal digits of a hash of the call without the values of its tensors, its counts and its source
+        lines. The same call in two recordings of a program has the same digits."""
         known = [
             (each.dtype, each.shape, each.stride, each.offset, each.storage)
             for each in self.tensors
@@ -126,12 +126,13 @@ class RecordedCall(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def place(self) -> Place:
-        """The place at which the program makes the call most often."""
+        """The module and source line of the program that make the call most often."""
         return max(self.places, key=lambda each: each[1], default=(Place(), 0))[0]
 
     @property
     def where(self) -> str:
-        """The place at which the program makes the call most often, such as ``file.py:12 (Net.layers.0)``."""
+        """The module and source line of the program that make the call most often, as text such as ``file.py:12
+        (Net.layers.0)``."""
         place = self.place
         return f"{place.line} ({place.module})" if place.module else place.line
 

@@ -156,7 +156,7 @@ class LostCells:
             guilty.calls.setdefault(lost.call, lost.cell)
 
     def deaths_of(self, cell: CellKey) -> list[Lost]:
-        """Returns the deaths for which a cell is charged, in the order in which they happened."""
+        """Returns the process ends that count as a crash or hang of a cell, in the order in which they happened."""
         return [each for each in self.all if each.cell == cell]
 
     def of(self, item: Item) -> Guilty:
@@ -234,9 +234,9 @@ def runs_of(matcher: Matcher, cells: Iterable[CellKey]) -> Mapping[str, int]:
 
 
 def together(runs: Sequence[CellOutcome], bad: Sequence[bool]) -> CellOutcome:
-    """Returns one outcome for several runs of a flaky cell: the first outcome for which ``bad`` is True, otherwise the
-    first outcome that is not a pass. A report thus never shows a pass for a cell whose pass rate was too low. The
-    outcomes of the other runs are kept in the field ``others``."""
+    """Combines several runs of a flaky cell into one outcome: the first outcome whose entry in ``bad`` is True,
+    otherwise the first outcome that is not a pass. A report thus never shows a pass for a cell whose pass rate was too
+    low. The outcomes of the other runs are stored in the field ``others``."""
     failing = (index for index, run in enumerate(runs) if run.outcome is not Outcome.PASS)
     first = next((index for index, wrong in enumerate(bad) if wrong), next(failing, 0))
     others = tuple(run.observed for index, run in enumerate(runs) if index != first)

@@ -397,8 +397,8 @@ class Pace:
         self.due = self.began + FIRST
 
     def line(self, done: int, failing: int, now: float) -> str:
-        """Returns the progress line to print now; an empty text if it is not time for a line yet. ``done`` is the
-        number of cells that have run, and ``failing`` is the number of unexpected failures."""
+        """Returns the progress line to print at time ``now``; an empty text if it is too early for another line.
+        ``done`` is the number of cells that have run, and ``failing`` is the number of unexpected failures."""
         if now < self.due or not self.before < done < self.planned:
             return ""
         self.due = now + EVERY

@@ -119,7 +119,7 @@ class Session:
 
     @cached_property
     def limits(self) -> CellLimits:
-        """The time limits of the cells."""
+        """The time limits that apply to the cells in this run."""
         device, given = self.descriptor, self.request.cell_timeout
         return limits_for(self.plan.spec.name, device.time_scale, device.first_use, given)
 

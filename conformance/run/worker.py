@@ -114,8 +114,8 @@ def _source_samples(source: SampleSource, op: Subject, dtype: str) -> list[Sampl
 def _upstream(
     source: SampleSource, op: Subject, dtype: str, count: int
 ) -> tuple[list[Sample], Traits]:
-    """Returns up to ``count`` samples of an op from a source, and the traits of the op that follow from these
-    samples."""
+    """Returns up to ``count`` samples of an op and dtype from a source of samples, and the traits of the op that follow
+    from these samples."""
     samples = choose(_source_samples(source, op, dtype), count)
     return samples, probe(op, dtype, samples, exceptions())
 
@@ -205,7 +205,7 @@ class Worker:
 
     def run(self, item_id: str) -> tuple[ItemReport, list[str]]:
         """Runs one item. Returns the report of the item, and lines of text about the cells that make the item fail. A
-        cell that ended a process before runs without the calls that did."""
+        cell that ended a process before runs without the calls that ended it."""
         lost, item = self.place.lost, self.items[item_id]
         report, lines = self.do(Task(item_id, lost=tuple(lost.all)))
         ended = []
@@ -220,8 +220,8 @@ class Worker:
         return msgspec.structs.replace(report, cells=(*report.cells, *ended)), lines
 
     def run_again(self, item_id: str, cell: CellKey, lost: Iterable[Lost]) -> CellOutcome:
-        """Runs a cell that ended a process, without the calls that did. Returns the outcome, with the result of the
-        other checks."""
+        """Runs a cell that ended a process once more, without the calls that ended it. Returns the outcome, with the
+        result of the cell's other checks."""
         report, _ = self.do(Task(item_id, (cell.clause,), tuple(lost), again=True))
         return report.cells[0]
 
@@ -378,7 +378,8 @@ class Worker:
 
 
 def _with_note(found: CellOutcome, note: str) -> CellOutcome:
-    """Returns the outcome of a cell, or of the other checks of a cell that ended its process, with a further note."""
+    """Returns the outcome with a further note. For a cell that ended its process, the note is added to the result of
+    its other checks."""
     if found.rest is not None:
         joined = "; ".join(filter(None, (found.rest.note, note)))
         return msgspec.structs.replace(found, rest=msgspec.structs.replace(found.rest, note=joined))

@@ -17,7 +17,7 @@ FLOAT32 = torch.float32
 
 @dataclass
 class Answer:
-    """The results of a call, or the exception that the call raised."""
+    """The result of a call, or the exception that the call raised."""
 
     results: tuple[torch.Tensor, ...] = ()
     error: Exception | None = None
@@ -54,8 +54,9 @@ def call_under_autocast(
     computed: torch.dtype | None = None,
     **named: Any,
 ) -> Answer:
-    """Calls an op under autocast with the dtype ``region``, or without autocast if ``region`` is None, and returns the
-    results. The operands take the dtypes in ``given`` in turn; if ``computed`` is set, they are cast to that dtype
+    """Calls an op under autocast with the dtype ``region``, or without autocast if ``region`` is None, and returns its
+    result or its exception. The first operand gets the first dtype in ``given``, the second operand the second one, and
+    so on, from the beginning again when the list ends. If ``computed`` is set, the operands are cast to that dtype
     before the call."""
     arguments = ARGUMENTS[op](Operands(device, given, computed))
     kind = device.torch_device.type

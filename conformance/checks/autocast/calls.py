@@ -11,8 +11,9 @@ from opinfo.device import Device
 
 
 class Operands:
-    """A factory of the operands of a call on the device. The operands take the dtypes in ``dtypes`` in turn. ``shift``
-    changes their values; ``cast``, if set, is the dtype to which they are cast."""
+    """Creates the operands of a call on the device. The dtypes in ``dtypes`` are used one after another, from the
+    beginning again when the list ends. ``shift`` selects other values; ``cast``, if set, is the dtype to which they are
+    cast."""
 
     def __init__(
         self,
@@ -43,8 +44,8 @@ class Operands:
 
 
 class Leaves(Operands):
-    """A factory of operands that require gradients, with values multiplied by ``factor``. A cast is part of their
-    autograd graph; ``leaves`` keeps the tensors before the cast."""
+    """Creates operands that require gradients, with values multiplied by ``factor``. A cast is part of their autograd
+    graph; ``leaves`` keeps the tensors before the cast."""
 
     def __init__(
         self,
@@ -90,7 +91,8 @@ def _cell(gates: int, states: int) -> Arguments:
 
 
 def _image(*arguments: Any, dims: int = 2) -> Arguments:
-    """Returns a function that creates the arguments of an op on one image with ``dims`` spatial dimensions."""
+    """Returns a function that creates the arguments of an op that takes one image with ``dims`` spatial dimensions.
+    ``arguments`` are the op's further arguments."""
     return lambda t: (t(1, 2, *[4] * dims), *arguments)
 
 

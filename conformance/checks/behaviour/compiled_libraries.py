@@ -1,11 +1,11 @@
-"""The machine code that a C++ compiler made of the code that Inductor generates, in the suite's cache.
+"""Caches the shared libraries that the C++ compiler builds from the code that Inductor generates.
 
-Inductor generates its code anew in every case. What is taken from the cache is the compiler's output for the same text, by
-the same command: so a later run asks the same of Inductor, and saves the compiler's time, which is most of the time of
-compiling a small graph.
+Inductor generates its code anew in every case. Only the compiler's output is taken from the suite's cache, for the same
+source text and the same command. So a later run tests Inductor as before and saves the compiler's time, which is most
+of the time of compiling a small graph.
 
-The module is an adapter over private names of torch's compiler. A test pins each name that is used. Repro scripts contain
-the module.
+The module is an adapter over private names of torch's compiler. A test pins each name that is used. Repro scripts
+contain the module.
 """
 
 from __future__ import annotations
@@ -42,9 +42,10 @@ _UNUSED = 30 * 24 * 3600
 
 @contextlib.contextmanager
 def libraries_from_cache(folder: Path, headers: Path) -> Iterator[None]:
-    """Takes each library that Inductor would compile in the block from ``folder`` if the folder has it, and otherwise puts
-    it there. Commands that do not include a precompiled header in ``headers`` are run as ever, because only the name of that
-    header changes with the text of all headers."""
+    """Within the context, a library that Inductor wants to compile is copied from ``folder`` if the folder has it;
+    otherwise it is compiled and added to the folder. A command that does not include a precompiled header from the
+    folder ``headers`` is run as usual: only the name of that header shows whether the text of any included header has
+    changed."""
     builder: Any = importlib.import_module("torch._inductor.cpp_builder").CppBuilder
     compile_with_torch = builder.build
 
@@ -77,8 +78,8 @@ def _build(builder: Any, build: Callable[[], None], folder: Path, headers: Path)
 
 
 def _compile(build: Callable[[], None]) -> None:
-    """Runs the compiler, a second time if one of its processes was killed from outside: by a person, or by the kernel for
-    want of memory. That says nothing of the device."""
+    """Runs the compiler. If one of its processes was killed from outside (by a person, or by the kernel for lack of
+    memory), runs it a second time, because this does not depend on the device."""
     try:
         build()
     except Exception as error:
@@ -88,17 +89,17 @@ def _compile(build: Callable[[], None]) -> None:
 
 
 def was_killed(error: Exception) -> bool:
-    """Returns whether an error of torch's builder says that SIGKILL ended the compiler, or a process that the compiler had
-    started."""
+    """Returns True if an error raised by torch's builder says that SIGKILL ended the compiler, or a process that the
+    compiler had started."""
     ended_by = getattr(error.__cause__, "returncode", None)
     return ended_by == -signal.SIGKILL or "Killed signal terminated program" in str(error)
 
 
 def library_key(builder: Any, target: Path, headers: Path) -> str | None:
-    """Returns the name of a library in the cache: a digest of all that its content depends on, which is the compiler, its
-    variables, the command, the text of the sources, the headers, the build of torch and the processor. Returns None if this
-    is not all: if the command does not include the precompiled header, links a static library, or if a source includes a
-    header that is neither in the folders of torch and Python nor one of the compiler's own."""
+    """Returns the file name of a library in the cache: a digest of the compiler, its environment variables, the
+    command, the text of the sources and headers, the build of torch, and the processor. Returns None if the content of
+    the library may depend on anything else: if the command does not include the precompiled header or links a static
+    library, or if a source includes a header that belongs neither to torch, nor to Python, nor to the compiler."""
     words = builder.get_command_line().split()
     if not any(
         word == "-include" and Path(path).parent == headers
@@ -125,7 +126,8 @@ def library_key(builder: Any, target: Path, headers: Path) -> str | None:
 
 
 def _includes_others(words: Sequence[str], sources: Iterable[Path]) -> bool:
-    """Returns whether a source includes a header of a folder that the command names, other than those of torch and Python."""
+    """Returns True if a source includes a header by an absolute path, or from a folder named in the command that
+    belongs neither to torch nor to Python."""
     folders = [Path(word[2:]) for word in words if word.startswith("-I")]
     own = (Path(torch.__file__).parent, Path(sysconfig.get_paths()["include"]))
     others = [each for each in folders if not any(each.is_relative_to(known) for known in own)]
@@ -137,7 +139,8 @@ def _includes_others(words: Sequence[str], sources: Iterable[Path]) -> bool:
 
 
 def _compiler_file(compiler: str) -> tuple[str, ...]:
-    """Returns what changes if the compiler's program is replaced, also by one of the same version."""
+    """Returns the path, size and modification time of the compiler's program. They change if the program is replaced,
+    even by one of the same version."""
     found = shutil.which(compiler)
     if found is None:
         return ()
@@ -147,7 +150,7 @@ def _compiler_file(compiler: str) -> tuple[str, ...]:
 
 @cache
 def _torch_build() -> tuple[str, ...]:
-    """Returns texts that identify the build of torch: two builds of the same version have different ones."""
+    """Returns texts that identify this build of torch. They differ between two builds of the same version."""
     libraries = sorted(Path(torch.__file__).parent.glob("lib/libtorch_cpu.*"))
     states = [each.stat() for each in libraries]
     return torch.__version__, *(f"{each.st_size} {each.st_mtime_ns}" for each in states)
@@ -155,7 +158,8 @@ def _torch_build() -> tuple[str, ...]:
 
 @cache
 def _processor() -> str:
-    """Returns what the compiler may know of this machine's processor, for which it compiles by default."""
+    """Returns a description of this machine's processor, because the compiler generates code for the processor on which
+    it runs."""
     with contextlib.suppress(OSError):
         lines = Path("/proc/cpuinfo").read_text().splitlines()
         known = ("model name", "flags", "Features", "CPU part")
@@ -170,7 +174,7 @@ def _compiler_version(compiler: str) -> str:
 
 @cache
 def _delete_unused(folder: Path) -> None:
-    """Deletes the libraries that no run has used for a month; once in a process."""
+    """Deletes the libraries in the cache that no run has used for a month. Does so once per process."""
     with contextlib.suppress(FileNotFoundError):
         for library in folder.iterdir():
             with contextlib.suppress(FileNotFoundError):  # another process has deleted it

@@ -227,8 +227,8 @@ def _find_instructions(folder: Path) -> None:
 
 @cache
 def _header_maker(folder: str, precompile: Any) -> Callable[..., str]:
-    """Returns torch's function that makes a precompiled header, which remembers for the whole process the headers that it
-    has made in a folder. Torch's own would compute the text of all headers again for each block."""
+    """Returns torch's function that precompiles a header, with its results cached for the whole process. Without this,
+    torch would compute the text of all headers again for each block."""
     made: Callable[..., str] = cache(precompile.__wrapped__)
     return made
 

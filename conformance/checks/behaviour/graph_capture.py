@@ -36,8 +36,8 @@ class OwnGraph:
 
 
 def general_graph(required: bool, *given: Any, **wants: Any) -> Any:
-    """Returns a ``torch.accelerator.Graph``, or None if torch has no graphs for the device. If ``required`` is
-    True, raises torch's error instead of returning None."""
+    """Returns a ``torch.accelerator.Graph``, created with the arguments ``given`` and ``wants``; None if torch has no
+    graphs for the device. If ``required`` is True, raises torch's error instead of returning None."""
     general: Any = getattr(torch.accelerator, "Graph", None)  # missing in older versions of torch
     try:
         return general and general(*given, **wants)
@@ -64,7 +64,8 @@ def captured(context: CaseContext, stream: Any = None, graph: Any = None) -> Ite
 
 
 def broken(stream: Any, graph: Any, work: Callable[[], Any]) -> Exception | None:
-    """Captures the work. Returns the exception that was raised, or None if no exception was raised."""
+    """Captures the calls that ``work`` makes on a stream as a graph. Returns the exception that ``work`` or the capture
+    raised, or None if there was none."""
     try:
         with stream, graph:
             work()
@@ -74,9 +75,9 @@ def broken(stream: Any, graph: Any, work: Callable[[], Any]) -> Exception | None
 
 
 def refusal(stream: Any, graph: Any, call: Callable[[], Any]) -> tuple[Any, Any]:
-    """Makes a call during a capture. Returns two exceptions: the one that the call raised, and the RuntimeError with
-    which the capture ended; None for an exception that did not occur. The backend may choose whether a capture
-    continues after a refused call."""
+    """Makes a call during the capture of a graph on a stream. Returns two exceptions: the one that the call raised, and
+    the RuntimeError with which the capture ended; None for an exception that did not occur. The backend may choose
+    whether a capture continues after a refused call."""
     refused = None
     try:
         with stream, graph:
@@ -116,8 +117,8 @@ def give(context: CaseContext, target: torch.Tensor, values: torch.Tensor) -> No
 
 
 def works(context: CaseContext, stream: Any, text: str) -> None:
-    """Checks that a stream can capture and replay. The function is called after an error on the stream.
-    ``text`` is the message of the failure."""
+    """Checks that a stream can still capture a graph and replay it, after an error on the stream. ``text`` is the
+    message of the failure."""
     x = there(context, counting(4))
     with captured(context, stream) as graph:
         y = x * 2

@@ -38,8 +38,8 @@ def priorities(context: CaseContext) -> tuple[int, int]:
 
 
 def special(context: CaseContext, kind: str) -> Any:
-    """Returns the default stream of device index 0 for the kind "default", a new stream with the greatest
-    priority for "priority", and a new stream with the least priority for any other kind."""
+    """Returns a stream of the given kind on device index 0: its default stream for "default", a new stream with the
+    greatest priority for "priority", and a new stream with the least priority for any other kind."""
     if kind == "default":
         return context.current_stream()
     least, greatest = priorities(context)
@@ -68,7 +68,8 @@ def leaves(context: CaseContext, stream: Any, tensor: torch.Tensor, value: int, 
 
 
 def step(tensor: torch.Tensor, number: int) -> None:
-    """Runs two kernels whose result depends on ``number`` and on the order in which steps run."""
+    """Runs two kernels that change the tensor. The result depends on ``number`` and on the order in which several steps
+    run."""
     tensor.mul_(3).add_(number)
 
 
@@ -111,8 +112,8 @@ def steps(start: int, numbers: Iterable[int]) -> int:
 
 
 def learnt(context: CaseContext) -> None:
-    """Runs each kind of work that ``queue`` uses once on the device, because the first call of a kernel may do more
-    than queue it."""
+    """Runs each kind of work that ``queue`` uses once on the device and waits for it, because the first call of a
+    kernel may do more than queue it, such as compile."""
     tensor, other = filled(context, 1), filled(context, 1)
     step(tensor, 1)
     other.copy_(tensor)

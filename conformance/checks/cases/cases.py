@@ -138,7 +138,8 @@ class OpCheck:
     loads: Callable[[], None] | None = None  # loads code that all forks of a worker then share
 
     def variants_in(self, *, more: bool, whole: bool) -> tuple[str, ...]:
-        """Returns the variants of the cells that a plan has for this check."""
+        """Returns the variants of this check that have cells in a plan: with ``more``, a plan with more cases; with
+        ``whole``, a whole plan."""
         return (
             self.variants
             + (self.more_variants if more else ())
@@ -146,8 +147,8 @@ class OpCheck:
         )
 
     def most_samples(self, *, more: bool, whole: bool) -> int | None:
-        """Returns the largest number of samples of an op that a plan gives to this check; None if the plan gives
-        all."""
+        """Returns the largest number of samples of an op that a plan gives to this check; None if it gives all. With
+        ``more``, the plan has more cases; with ``whole``, it is a whole plan."""
         if whole:
             return None
         return self.more if more else self.samples
@@ -232,9 +233,9 @@ def not_here(
     shared: bool = True,
     memory: int | None = None,
 ) -> str:
-    """Returns the reason why a case is not tried on a device with these capabilities, this many indices and this many
-    bytes of memory (None: not known). ``shared`` says whether the processes of a process group may use the same index.
-    The reason is empty if the case is tried."""
+    """Returns the reason why a case is not tried on a device with these ``capabilities``, with ``indices`` device
+    indices and ``memory`` bytes of memory (None: not known); an empty string if it is tried. ``shared`` says whether
+    several processes of a process group may use the same device index."""
     missing = sorted(case.requires - capabilities)
     if missing:
         return f"by declaration: the descriptor does not declare {', '.join(missing)}"

@@ -54,7 +54,8 @@ _SHORTER = 8.0
 
 
 class ProgramSearch(Protocol):
-    """A random search through the programs of a case, in addition to the programs that a plan draws."""
+    """The interface of a random search through the programs of a case, which runs programs beyond those that a plan
+    draws."""
 
     cut: bool
 
@@ -507,8 +508,8 @@ class CaseContext:
         return result
 
     def _take(self, result: Result) -> None:
-        """Adds the checks and the notes of a subprocess to those of this context. If its check failed or could not be
-        made, raises the matching exception."""
+        """Adds the checks and the notes of a subprocess to those of this context. If a check failed in the subprocess,
+        or could not be made there, raises the same kind of exception here."""
         self.checks += result.checks
         self.notes += result.notes
         if result.failure is not None and not result.raised:
@@ -543,14 +544,15 @@ class CaseContext:
     def pooled(
         self, function: Callable[..., Any], *arguments: Any, ranks: int, seconds: float = 60.0
     ) -> list[Result]:
-        """Like ``children``, in processes that stay for the next case if all ranks pass. The function must leave the
-        processes as it found them."""
+        """Like ``children``, but runs the function in processes that remain for the next case if all ranks pass, which
+        saves their start. The function must leave the state of the processes unchanged."""
         about = (self.where, self.seed, self.default, self.patience)
         results = in_pool(function, arguments, ranks, seconds, *about, self.descriptor.first_time)
         return self._taken(results)
 
     def note_death(self, result: Result) -> None:
-        """Notes that a process may have been killed from outside of the run, so that a check that fails runs again."""
+        """If a signal that may come from outside of the run killed the process of ``result``, remembers this. If the
+        check then fails, it runs a second time."""
         if result.ended.from_outside:
             self.killed = result.ended.signal
 

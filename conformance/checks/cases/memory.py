@@ -1,4 +1,4 @@
-"""The memory of a device, and a limit on the memory of a process that makes large tensors.
+"""Determines how much memory a device has, and limits the memory of a process that creates large tensors.
 
 The module imports only what repro scripts contain.
 """
@@ -19,9 +19,9 @@ _BESIDES = 2**30
 
 
 def memory_of(device: Device) -> int | None:
-    """Returns the bytes of memory in which tensors of the device lie, free or not; None if the device does not say.
+    """Returns the total size, in bytes, of the memory in which the device's tensors lie; None if it is not known.
 
-    The number does not depend on what runs on the machine, so that two runs leave out the same cases.
+    The size does not depend on what else runs on the machine, so two runs leave out the same cases.
     """
     descriptor = device.descriptor
     if descriptor.host_memory:
@@ -36,10 +36,11 @@ def memory_of(device: Device) -> int | None:
 
 @contextlib.contextmanager
 def limited(allowance: int) -> Iterator[None]:
-    """Limits the address space of this process to what it has now and ``allowance`` bytes more, so that a request for
-    more raises an exception. Without the limit, the system would end a process, this one or another. 0: no limit.
+    """Within the context, the address space of this process can grow by at most ``allowance`` bytes, so that a larger
+    allocation raises an exception. Without this limit, the system might kill this process or another one. 0 means no
+    limit.
 
-    Only Linux says how large the address space is; on other systems there is no limit.
+    Only Linux reports the size of the address space; on other systems there is no limit.
     """
     if not allowance or not os.path.exists("/proc/self/statm"):
         yield

@@ -37,8 +37,9 @@ _OF_PYTEST = "PYTEST_"
 
 @dataclass(frozen=True, slots=True)
 class _Running:
-    """The pool of this process. ``about`` says for whom it was started; ``owner`` is this process: its forks have no pool.
-    Leaving ``kept`` removes the file through which the ranks find each other."""
+    """The pool of processes that this process has started. ``about`` has the settings for which it was started, such as
+    the number of ranks. ``owner`` is the id of this process, because its forks must not use the pool. Closing ``kept``
+    deletes the file at ``path``, through which the ranks find each other."""
 
     pool: Pool
     about: tuple[Any, ...]
@@ -61,8 +62,9 @@ def in_pool(
     patience: float = 50.0,
     first_time: Callable[[float], float] = float,
 ) -> list[Result]:
-    """Runs a function in the processes of the pool and returns their results in order; see ``CaseContext.pooled``. Starts
-    a pool first if none fits. Ends the pool if a process failed or raised: what it left might fail the next case."""
+    """Runs a function in the processes of the pool and returns their results in order; see ``CaseContext.pooled``.
+    Starts a new pool first if there is none with the right settings. Ends the pool if a process failed or raised an
+    exception, because the state that it left might make the next case fail."""
     pool = _fitting_pool(ranks, where, first_time)
     name = function.__qualname__
     orders = Orders(function.__module__, name, arguments, where, seed, default, patience=patience)
@@ -76,7 +78,7 @@ def in_pool(
 
 
 def end_pool() -> None:
-    """Ends the processes of this process' pool, if there is one."""
+    """Ends the pool of processes that this process has started, if there is one."""
     global _running
     if _running is not None and _running.owner == os.getpid():
         _running.pool.close()

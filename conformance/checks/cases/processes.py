@@ -49,7 +49,7 @@ class DeviceLocator:
 
 @dataclass(frozen=True, slots=True)
 class Rank:
-    """The place of a process in a group of ``count`` processes. ``rendezvous`` is the path of an empty file through
+    """The rank of a process in a group of ``count`` processes. ``rendezvous`` is the path of an empty file through
     which the processes find each other. ``tell`` sends a message to the parent process."""
 
     index: int
@@ -65,10 +65,10 @@ class Rank:
 
 @dataclass(frozen=True, slots=True)
 class Orders:
-    """The task of a subprocess: a function, given by its module and its name, the arguments of the function, and the
-    values from which its context is built. If ``fresh`` is True, the device has not been used before the function
-    starts. On a device whose tensors are in the host's memory, the process may take ``memory`` bytes for the function,
-    and some more; 0 means that there is no limit."""
+    """The task of a subprocess: a function, given by its module and its name, its arguments, and the values from which
+    its context is built. If ``fresh`` is True, the device must not have been used before the function starts.
+    ``memory`` limits the address space of the subprocess, if the device's tensors lie in the host's memory: it can grow
+    by about this number of bytes; 0 means no limit."""
 
     module: str
     function: str
@@ -98,7 +98,8 @@ def _child(
 
 
 def target_of(target: str, script: str) -> str:
-    """Returns what a subprocess runs: ``module:function`` in the suite, the copy of the function in a repro script."""
+    """Returns the function that a subprocess calls, as ``module:function``: ``target`` itself in the suite, or its copy
+    in the module ``__main__`` if ``script`` names a repro script."""
     return f"__main__:{target.partition(':')[2]}" if script else target
 
 
@@ -157,7 +158,8 @@ def in_processes(
 
 
 def results_of(members: Iterable[Member]) -> list[Result]:
-    """Returns the results of the processes of a group."""
+    """Returns the results that the processes of a group sent, or a result that says how the process ended for one that
+    sent none."""
     results = []
     for member in members:
         result = unpacked(member.answer) if member.answered else Result()

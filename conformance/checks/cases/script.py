@@ -91,8 +91,8 @@ def script_of_case(
 
 
 def _written(case: BehaviourCase, check: str, arguments: tuple[Any, ...]) -> str:
-    """Returns the source of the arguments from which the script builds its BehaviourCase. Arguments on which the result
-    does not depend are left out."""
+    """Returns the source of the constructor's arguments with which the script builds its BehaviourCase. Fields that do
+    not affect the result of the check are left out."""
     given = [repr(case.clause), repr(case.name), check]
     if arguments:
         given.append(pprint.pformat(arguments, width=90, compact=True))
@@ -105,8 +105,8 @@ def _written(case: BehaviourCase, check: str, arguments: tuple[Any, ...]) -> str
 
 
 def _may_lead(check: Callable[..., Any]) -> bool:
-    """Returns True if the definition of a function may precede all others in the script, because it evaluates
-    nothing."""
+    """Returns True if the definition of a function may come first in the script, before the definitions that it uses:
+    if its execution evaluates no other names, as a decorator or a default value would."""
     [node] = read_module(check.__module__).defined[check.__name__]
     return isinstance(node, ast.FunctionDef) and not evaluates(node)
 

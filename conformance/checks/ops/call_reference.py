@@ -35,7 +35,7 @@ _SPOT = 50
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A part of a Reference that a script cannot write as a literal: its ``value`` or a function that computes the
+    """A part of a Reference for which a script needs more than a literal: its ``value`` or a function that computes the
     value, the source ``code`` (or a function that writes the code), and the ``functions`` that the code uses."""
 
     value: Any
@@ -48,8 +48,8 @@ NO_ANSWER = ValueAnswer(None)
 
 
 class Expecting(Protocol):
-    """The part of the OpContext that a Reference needs: the op and dtype, what is known of them, and the references of
-    the CPU, the meta device and FakeTensor."""
+    """The attributes of the OpContext that a Reference needs: the op and dtype with its traits, the tolerances, and the
+    methods that return the results of the CPU, the meta device and FakeTensor."""
 
     subject: Subject
     dtype: str
@@ -98,7 +98,7 @@ class Reference:
         return found
 
     def frozen(self, name: str) -> Any:
-        """Returns the part called ``name`` as a value that can be written to a file."""
+        """Returns the value of the part called ``name``, in a form that can be written to a file."""
         if name == "process" and self.process is not None:
             return self.ctx.subject.process_of(self.ctx.dtype, self.laid.sample.drawn)
         return getattr(self, name)

@@ -225,7 +225,8 @@ Found = Iterator[Wrong | Ambiguous | Unjudged | None]
 
 @dataclass(frozen=True, slots=True)
 class Laid:
-    """The tensors of one sample, laid out on the device in the layouts of one layout case."""
+    """The tensors of one sample on the device, each in the layout that a layout case (a named choice of a layout for
+    each tensor) assigns to it."""
 
     sample: Sample
     case: LayoutCase

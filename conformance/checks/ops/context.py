@@ -152,8 +152,8 @@ class OpContext:
 
     @property
     def reference_name(self) -> str:
-        """The name of the subject's reference in a repro script: "op" if the reference is the function under test,
-        otherwise "reference_op"."""
+        """The name of the op's reference in a repro script: "op" if the reference is the function under test, otherwise
+        "reference_op"."""
         return "op" if self.subject.reference is self.subject.function else "reference_op"
 
     @property
@@ -436,8 +436,8 @@ class OpContext:
     # -- references
 
     def expected(self, laid: Laid) -> ValueAnswer:
-        """Returns the CPU's result for the values that the inputs hold in this layout. (An expanded input repeats some
-        values.)"""
+        """Returns the CPU's result for the values that the inputs have in this layout. (In an expanded input, some
+        values are repeated.)"""
         key = (laid.sample.index, tuple(g.expanded for g in laid.geometries))
         if key not in self._values:
             values = repeated(laid.sample.tensors, laid.geometries)
@@ -447,8 +447,8 @@ class OpContext:
         return self._values[key]
 
     def apart(self, laid: Laid) -> bool:
-        """Returns True if all elements of the first operand differ in this layout. (An expanded operand repeats
-        elements.)"""
+        """Returns True if all elements of the first operand have different values in this layout. (In an expanded
+        operand, some values are repeated.)"""
         key = (laid.sample.index, laid.geometries[0].expanded)
         if key not in self._apart:
             (first, *_) = repeated(laid.sample.tensors[:1], laid.geometries[:1])

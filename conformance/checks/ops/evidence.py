@@ -338,9 +338,9 @@ def target_after(
 
 
 def called_and_written_to(call: Invocation, mutable: Collection[int] = ()) -> Evidence:
-    """Makes the call, then writes to each output that may share memory with an input, and returns the evidence of both.
-    Afterwards the inputs have their known bytes again, except those whose index is in ``mutable``, because the op
-    updates them."""
+    """Makes the call, then writes to each output that may share memory with an input, and returns the evidence of the
+    call and of these writes. Afterwards the inputs have their known bytes again, except those whose index is in
+    ``mutable``, because the op updates them."""
     result, error = attempt(call)
     found = collect_evidence(call, result, error, mutable, mutable)
     if found.raised is not None or found.unjudged is not None:

@@ -56,7 +56,7 @@ class Judgement:
 
 @dataclass(frozen=True, slots=True)
 class NotComputed:
-    """A part of a reference that the CPU could not compute."""
+    """Stands for a part of a reference that the CPU could not compute."""
 
     why: str
 

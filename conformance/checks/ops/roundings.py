@@ -162,7 +162,8 @@ def off(got: torch.Tensor, want: torch.Tensor) -> torch.Tensor:
 
 
 def jolted(tensor: torch.Tensor, epsilon: float, source: torch.Generator) -> torch.Tensor:
-    """Returns the tensor with each element changed by one rounding of relative size ``epsilon``, up or down at random."""
+    """Returns the tensor with each floating-point element changed by a relative rounding error of ``epsilon``, up or
+    down at random."""
     if not floats(tensor):
         return tensor
     signs = torch.randint(0, 2, tensor.shape, generator=source) * 2 - 1
@@ -170,7 +171,7 @@ def jolted(tensor: torch.Tensor, epsilon: float, source: torch.Generator) -> tor
 
 
 def jolted_number(given: Any, source: torch.Generator) -> Any:
-    """Returns a float argument, or each number of a list of floats, changed by one rounding, up or down at random.
+    """Returns a float argument, or a list of floats, with each number changed by one rounding, up or down at random.
     Whole numbers and other arguments, such as the name of a norm or a mode, are returned unchanged."""
     if isinstance(given, (list, tuple)) and all(type(each) is float for each in given):
         return type(given)(jolted_number(each, source) for each in given)

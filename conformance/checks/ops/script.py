@@ -202,9 +202,9 @@ class Named:
 
 
 def function_source(subject: Subject, function: Callable[..., Any], functions: list[Any]) -> str:
-    """Returns the source by which a script refers to a function of a subject: its public name in torch, or the expression
-    that the subject has for it. Adds the functions that the source uses to the list ``functions``. Raises NotCarried if
-    the function has no source."""
+    """Returns the source by which a script refers to a function of an op: its public name in torch, or the expression
+    that the ``subject`` gives for it. Adds the functions that the source uses to the list ``functions``. Raises
+    NotCarried if the function has no source."""
     if name := public_name(function):
         return name
     try:

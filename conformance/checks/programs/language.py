@@ -130,8 +130,8 @@ def _call(name: str, *values: int) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Instruction:
-    """An instruction of a language. All its functions take the model; ``body``, ``needs`` and ``title`` also take the
-    operands by name."""
+    """An instruction of a language of random programs. Each of its functions takes the model of the device; ``body``,
+    ``needs`` and ``title`` also take the operands by name."""
 
     name: str
     operands: tuple[Operand, ...]
@@ -150,7 +150,7 @@ class Instruction:
 
 @dataclass(kw_only=True)
 class Language:
-    """The instructions of one kind of random programs, and the properties that the instructions share."""
+    """A language of random programs: its instructions, and the operands and other properties that they share."""
 
     name: str  # for messages, such as ``an allocator program``
     operands: tuple[Operand, ...]

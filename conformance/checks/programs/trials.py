@@ -83,7 +83,8 @@ class Search:
     cut: bool = field(default=False, init=False)  # True if shrinking ran out of time
 
     def takes(self) -> bool:
-        """Counts a program and returns True if the search has time to run it; otherwise returns False."""
+        """Returns True if the search still has time to run a program, and counts the program; otherwise returns
+        False."""
         if time.monotonic() > self.end:
             self.cut = bool(self.wanted)
             return False
@@ -92,7 +93,8 @@ class Search:
         return True
 
     def passes_over(self, program: Program, error: Exception) -> bool:
-        """Returns True if the failure ``error`` of a program is to be ignored."""
+        """Returns True if the failure ``error`` of a program is to be ignored. The first failure of an unknown kind is
+        not ignored; from then on the search looks only for this kind."""
         if isinstance(error, (NotShown, ConformError)):
             self.unshown += not self.wanted
             return True
@@ -209,8 +211,8 @@ class Trial:
         self.must_have_reached(reach)
 
     def must_have_reached(self, reach: Reach) -> None:
-        """Stores the coverage of the random programs for the report. Raises NotShown if an entry of the coverage table
-        was not reached, which is an error of this suite and not of the device."""
+        """Stores the coverage of the random programs for the report. Raises NotShown if they did not cover every entry
+        of the coverage table, which is an error of this suite and not of the device."""
         if self.context.search is None:
             self.context.reached = str(reach)
             if reach.missing:

@@ -30,7 +30,7 @@ _RESERVED = frozenset({*dir(builtins), "DEVICE", "main", "move", "back", "settle
 
 @dataclass
 class Bundle:
-    """The definitions and imports that a script needs, and their names in it."""
+    """The definitions and imports that a repro script needs, and the name that each has in the script."""
 
     names: dict[Thing, str] = field(default_factory=dict)
     _taken: dict[str, Any] = field(default_factory=dict)  # what has a name
@@ -42,12 +42,14 @@ class Bundle:
     _pieces: list[Piece] = field(default_factory=list)  # not yet looked at
 
     def take(self, functions: Iterable[Any]) -> Bundle:
-        """Adds functions and classes with everything that they use. Raises NotCarried if a definition cannot be copied."""
+        """Adds copies of functions and classes, with everything that they use, to the script. Raises NotCarried if a
+        definition cannot be copied."""
         plain = [inspect.unwrap(each) for each in functions]
         return self.add(Definition(read_module(each.__module__), each.__name__) for each in plain)
 
     def add(self, things: Iterable[Thing]) -> Bundle:
-        """Adds definitions and imports with everything that they use."""
+        """Adds definitions and imports, with everything that they use, to the script. Raises NotCarried if one cannot
+        be copied."""
         for thing in things:
             if isinstance(thing, Definition) and thing.name not in thing.module.defined:
                 raise NotCarried(f"{thing.module.name} does not define {thing.name}")
@@ -57,11 +59,12 @@ class Bundle:
         return self
 
     def has(self, function: Any) -> bool:
-        """Returns True if the bundle contains a function or class."""
+        """Returns True if the script contains the definition of a function or class."""
         return Definition(read_module(function.__module__), function.__name__) in self.names
 
     def mention(self, attributes: Iterable[str]) -> None:
-        """Adds the methods with these names, and everything that they use."""
+        """Adds the methods with these names, of the classes in the script, and everything that these methods use.
+        (Other methods of shared classes are left out.)"""
         self._mention(attributes)
         self._close()
 
@@ -90,8 +93,8 @@ class Bundle:
             self._pieces += self._left_out.pop(name, ())
 
     def _name(self, thing: Thing, alias: str = "") -> str:
-        """Returns the name that a definition or an import has in the script. A new definition or import is added.
-        ``alias`` is the name under which the module that uses it knows it."""
+        """Returns the name that a definition or an import has in the script, and adds it to the script if it is new.
+        ``alias`` is the name by which the module that uses it refers to it."""
         if thing not in self.names:
             self.names[thing] = self._free_name(thing, alias)
             if isinstance(thing, Definition):
@@ -116,7 +119,8 @@ class Bundle:
         return {thing.line(name) for thing, name in every if isinstance(thing, Import)}
 
     def reads(self, name: str) -> set[str]:
-        """Returns the attributes of a variable, such as ``reference``, that the definitions read."""
+        """Returns the attributes of the variable ``name``, such as ``reference``, that the definitions in the script
+        read."""
         return {
             each.attr
             for piece in self._kept.values()

@@ -1,4 +1,5 @@
-"""The definitions and imports of a module, and the names of the module that a statement uses."""
+"""Reads a module of this project: its definitions and imports, and the global names that each of its statements
+uses."""
 
 from __future__ import annotations
 
@@ -53,9 +54,10 @@ class Import:
 
 @dataclass(eq=False)
 class Module:
-    """The statements of a module and its imports, by the names that they bind. Statements that bind no name, such as
-    calls, count as part of the definition ``owner``. Of the classes of a ``shared`` module, only the methods that are
-    used are copied."""
+    """A module as a list of its top-level statements and its imports. ``defined`` and ``imported`` map each name to the
+    statements and imports that bind it. Statements that bind no name, such as calls, are listed in ``defined`` under
+    the name ``owner``, and so are copied together with the definition of this name. Of a class in a ``shared`` module,
+    only the methods that are used are copied."""
 
     name: str
     text: str
@@ -75,7 +77,7 @@ class Module:
 
     @cached_property
     def lines(self) -> list[bytes]:
-        """The lines as bytes, because the columns of a syntax tree count bytes."""
+        """The lines of the module's source as bytes, because the columns of a syntax tree count bytes."""
         return [line.encode() for line in self.text.splitlines()]
 
 
@@ -89,13 +91,13 @@ def _is_left_out(node: ast.stmt) -> bool:
 
 @cache
 def given_module(name: str, text: str, owner: str = "") -> Module:
-    """Returns a module with the given source text, and with its definitions and imports."""
+    """Returns a Module with the given name and source text, whose definitions and imports are read from the text."""
     return Module(name, text, False, owner)
 
 
 @cache
 def read_module(name: str) -> Module:
-    """Returns the module of this name, which must be importable, with its definitions and imports."""
+    """Returns the Module for an importable module of this name, with its definitions and imports."""
     # Python may call methods that no text of a suite mentions.
     shared = not name.startswith(("conformance.suites.", "tests."))
     return Module(name, inspect.getsource(importlib.import_module(name)), shared)

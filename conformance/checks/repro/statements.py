@@ -47,7 +47,7 @@ Thing: TypeAlias = Definition | Import
 
 
 class Use(NamedTuple):
-    """A place in which a statement uses a definition or an import."""
+    """An expression in a statement that refers to a definition or an import."""
 
     node: ast.expr
     thing: Thing
@@ -114,8 +114,8 @@ def _uses_in(module: Module, node: ast.AST) -> Iterator[Use]:
 
 
 def _followed(use: Use, holders: Mapping[int, ast.Attribute]) -> Iterator[Use]:
-    """Yields the given use. If it uses a module of this project, yields instead the uses of what is read from that
-    module, such as ``failure.Kind``."""
+    """Yields the given use. If it uses a module of this project, yields instead a use of the object that is read from
+    that module, such as ``failure.Kind``."""
     if not isinstance(use.thing, Import) or use.thing.package not in _OURS:
         yield use
         return
@@ -253,7 +253,8 @@ def _is_read_from_file(module: Module, node: ast.stmt) -> bool:
 
 
 def _values(module: Module, node: ast.stmt, names: Mapping[Thing, str]) -> Iterator[str]:
-    """Yields assignments of the present values to the names that a statement binds."""
+    """Yields assignments that bind the names which a statement binds to their current values, written as literals.
+    Raises NotCarried if a value cannot be written as a literal."""
     for name in bound_in([node]):
         value = getattr(importlib.import_module(module.name), name)
         value = dict(value) if isinstance(value, MappingProxyType) else value

@@ -30,7 +30,7 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     speed: bool = True
 
     def request(self, **fields: Any) -> Request:
-        """Returns a request with these settings and the given fields."""
+        """Returns a request that combines these settings of the user with the given fields of Request."""
         common = ("device", "descriptor", "dtypes", "seconds", "guard_pages", "speed")
         given = {name: getattr(self, name) for name in common}
         return Request(**{**given, **fields})
@@ -44,7 +44,8 @@ class Format(Protocol):
         ...
 
     def requests(self, path: Path, wanted: Wanted) -> list[Request]:
-        """Returns one request for each kernel. Raises ConformError if the file cannot be read."""
+        """Returns a request for each kernel in a file or folder, with the user's settings ``wanted``. Raises
+        ConformError if the file cannot be read."""
         ...
 
     def record(self, path: Path, judged: Sequence[tuple[Request, Judgement]]) -> list[Path]:

@@ -37,7 +37,7 @@ def names_in(path: Path) -> frozenset[str]:
 
 
 def attributes_in(path: Path) -> frozenset[str]:
-    """Returns the names of all attributes and functions that a file uses."""
+    """Returns the names of all attributes, variables and functions that a file uses."""
     if path.suffix != ".py" or not path.is_file():
         return frozenset()
     nodes = ast.walk(tree_of(path))

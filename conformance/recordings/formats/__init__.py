@@ -1,6 +1,6 @@
-"""The formats of recordings that other programs write. Each format is a module behind the Protocol ``Format``, and is
-recognized by the content of a file. No format runs code of the file: nothing is unpickled or evaluated. The modules import
-torch only to read a file."""
+"""The file formats of other programs in which calls of PyTorch are recorded. Each format is a module with the functions
+of the protocol ``Format``, and is recognized by a file's content. No format runs code from a file: nothing is unpickled
+or evaluated. The modules import torch only when they read a file."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from devices.errors import suggestion
 
 
 class Format(Protocol):
-    """A format: a module with these members."""
+    """The functions that the module of a format defines."""
 
     TITLE: str  # such as "an execution trace of PyTorch"
 
@@ -23,8 +23,8 @@ class Format(Protocol):
         ...
 
     def read(self, file: SourceFile) -> Recording:
-        """Returns the recording in a file. What the format does not know is in ``lacks`` of the header. Raises
-        RecordingError if the file is damaged."""
+        """Returns the recording in a file. The header's ``lacks`` lists the properties of the calls that the format
+        does not store, such as strides. Raises RecordingError if the file is damaged."""
         ...
 
 
@@ -39,14 +39,15 @@ FORMATS: Final = (
 
 
 def title_of(name: str) -> str:
-    """Returns what a file of the format with the given name is."""
+    """Returns the description of a format, such as "an exported program of torch.export.save", given the format's
+    name."""
     title: str = _module(name).TITLE
     return title
 
 
 def recognize(file: SourceFile, name: str | None = None) -> Any:
-    """Returns the module of the format with the given name; without a name, that of the format of the file. Raises
-    RecordingError if there is no such format, or if no format takes the file."""
+    """Returns the module of the format called ``name`` or, without a name, of the format that the file has. Raises
+    RecordingError if no format has this name, or if the file has no known format."""
     if name is not None:
         if name not in FORMATS:
             raise RecordingError(
@@ -63,8 +64,8 @@ def recognize(file: SourceFile, name: str | None = None) -> Any:
 
 
 def check_format(path: Path, name: str | None) -> None:
-    """Raises RecordingError if no format takes a file, or if it is a damaged file of ``conform record``. Files of other
-    formats are not read, because that needs torch."""
+    """Raises RecordingError if a file has no known format, or if it is a damaged file of ``conform record``. Files of
+    other formats are not read completely, because that needs torch."""
     file = SourceFile(path)
     found = recognize(file, name)
     if not file.head:
@@ -74,7 +75,7 @@ def check_format(path: Path, name: str | None) -> None:
 
 
 def is_own(path: Path, name: str | None = None) -> bool:
-    """Returns True for a file of ``conform record``. Raises RecordingError if no format takes the file."""
+    """Returns True if a file has the format of ``conform record``. Raises RecordingError if it has no known format."""
     return recognize(SourceFile(path), name) is _module(OWN)
 
 

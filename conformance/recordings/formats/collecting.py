@@ -1,5 +1,5 @@
-"""Collects the calls that a file describes into a recording: distinct calls with their counts, and what the file does not
-say about them."""
+"""Collects the calls that a file of another format describes into a recording: the distinct calls with their counts,
+and a list of the properties of the calls that the file does not store."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _NO_COMPUTATION: Final = ("profiler.", "aten.lift_fresh.", "aten._assert")
 
 
 class Unknown(str, Enum):
-    """A part of a call that a file does not contain, with what a replay assumes instead."""
+    """A property of a call that a file does not store, and after ``|`` what a replay assumes instead."""
 
     OVERLOADS = "overloads unknown|chosen by the types of the arguments"
     DTYPES = "dtypes of the tensors in a list unknown|float32 or the dtype of another tensor of the call assumed"
@@ -58,7 +58,8 @@ class Unknown(str, Enum):
 
 
 class CallCollector:
-    """Collects calls. ``unknown`` is what the format does not know of any call with a tensor."""
+    """Builds a recording from calls that are added one by one. ``unknown`` lists the properties that the file's format
+    does not store for any call with a tensor."""
 
     def __init__(self, *unknown: Unknown) -> None:
         self._unknown = frozenset(unknown)
@@ -78,9 +79,11 @@ class CallCollector:
         place: Place = NOWHERE,
         unknown: Iterable[Unknown] = (),
     ) -> None:
-        """Adds a call of an overload. ``arguments`` are values by the names of the schema: numbers, texts, lists, None,
-        Constant, UNKNOWN, and RecordedTensor, of which ``storage`` numbers the storages in any way. A call that cannot
-        be made from the values is left out. A call that computes nothing is not counted."""
+        """Adds ``count`` calls of an overload to the recording. ``arguments`` maps the schema's argument names to
+        values: numbers, strings, lists, None, Constant, UNKNOWN and RecordedTensor. Tensors of the call that share
+        memory must have the same ``storage`` number. ``unknown`` lists the properties of this call that the file does
+        not store. If the values do not make a valid call, it is counted as left out. Calls of ops that compute nothing
+        are ignored."""
         if schema.op.startswith(_NO_COMPUTATION):
             return
         try:
@@ -102,11 +105,12 @@ class CallCollector:
             self._places[key][place] += count
 
     def leave_out(self, why: str, count: int = 1) -> None:
-        """Counts calls that are not in the recording."""
+        """Counts ``count`` calls of the file that are not added to the recording, for the reason ``why``."""
         self._left_out[why] += count
 
     def recording(self, source: str) -> Recording:
-        """Returns the recording of the calls. ``source`` is what the file is."""
+        """Returns the recording of the calls that were added. ``source`` describes the file, and is stored as the
+        command of the recording."""
         calls = tuple(
             msgspec.structs.replace(call, places=tuple(self._places[key].most_common()))
             for key, call in self._calls.items()
@@ -127,7 +131,8 @@ class CallCollector:
 
 
 def _call(schema: Schema, arguments: Mapping[str, Any]) -> RecordedCall:
-    """Returns a call as the recorder writes it: without arguments that equal their defaults. Raises Unreadable."""
+    """Returns a call in the form that the recorder stores: without arguments that equal their defaults. Raises
+    Unreadable if a value does not fit the schema."""
     values = {
         each.name: to_argument(arguments.get(each.name, UNKNOWN), each) for each in schema.arguments
     }
@@ -158,13 +163,14 @@ def _is_default(value: Any, argument: Argument) -> bool:
 
 
 def _name(default: Any, argument: Argument) -> str:
-    """Returns the name of a default, which torch's schemas have as a number."""
+    """Returns the name of an argument's default, such as that of a dtype, for which torch's schemas have only a
+    number."""
     found = to_argument(default, argument)
     return found.name if isinstance(found, Constant) else ""
 
 
 def _written(value: Any, argument: Argument, tensors: list[RecordedTensor]) -> Any:
-    """Returns a value as :mod:`opinfo.encoding` writes it. Its tensors are added to ``tensors``."""
+    """Returns a value encoded as in :mod:`opinfo.encoding`. The tensors in it are appended to ``tensors``."""
     if isinstance(value, list):
         return [_written(each, argument, tensors) for each in value]
     if isinstance(value, RecordedTensor):
@@ -177,7 +183,7 @@ def _written(value: Any, argument: Argument, tensors: list[RecordedTensor]) -> A
 
 
 def _checked(tensor: RecordedTensor) -> RecordedTensor:
-    """Returns the tensor. Raises Unreadable if no tensor can have its dtype or geometry."""
+    """Returns the tensor unchanged. Raises Unreadable if its dtype or its geometry is not valid."""
     if not isinstance(getattr(torch, tensor.dtype, None), torch.dtype):
         raise Unreadable(f"torch has no dtype {tensor.dtype!r:.40}")
     if why := geometry_fault(tensor):
@@ -186,7 +192,8 @@ def _checked(tensor: RecordedTensor) -> RecordedTensor:
 
 
 def _numbered(tensors: Sequence[RecordedTensor]) -> tuple[RecordedTensor, ...]:
-    """Returns the tensors with storages numbered from 0 in the order of their first tensor."""
+    """Returns the tensors with new storage numbers, which count from 0 in the order in which the storages first
+    occur."""
     numbers: dict[int, int] = {}
     return tuple(
         msgspec.structs.replace(each, storage=numbers.setdefault(each.storage, len(numbers)))
@@ -195,8 +202,8 @@ def _numbered(tensors: Sequence[RecordedTensor]) -> tuple[RecordedTensor, ...]:
 
 
 def _key(call: RecordedCall) -> Any:
-    """Returns what makes a call distinct, as the recorder does it: numbers of floating point by their order of
-    magnitude."""
+    """Returns a key that two calls share if the recorder counts them as the same call: it compares floating-point
+    numbers only by their order of magnitude."""
     known = tuple(
         (each.dtype, each.shape, each.stride, each.offset, each.storage, each.requires_grad)
         for each in call.tensors

@@ -1,5 +1,5 @@
-"""Divides calls of composite ops and of torch's Python functions into the calls of ops that a recorder would see, by making
-them on fake tensors, which have a geometry and no memory."""
+"""Replaces calls of composite ops and of torch's Python functions by the calls of aten ops that they lead to. To find
+these, torch makes the calls on fake tensors, which have a geometry and no memory."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ from opinfo.torch_private import FakeTensorMode, storage_id
 
 @dataclass(frozen=True)
 class CallFacts:
-    """What a file says of a call besides its arguments."""
+    """What a file states about a call besides its arguments: how often it is made, where in the program, and which of
+    its properties the file does not store."""
 
     count: int = 1
     place: Place = NOWHERE
@@ -40,7 +41,8 @@ class CallFacts:
 def add_overload(
     calls: CallCollector, schema: Schema, arguments: Mapping[str, Any], facts: CallFacts
 ) -> None:
-    """Adds a call of an overload; of a composite op, the calls that torch makes for it."""
+    """Adds a call of an overload to ``calls``. If the op is composite, adds the calls that torch makes to compute it
+    instead."""
     if not schema.is_composite:
         calls.add(schema, arguments, count=facts.count, place=facts.place, unknown=facts.unknown)
         return
@@ -71,8 +73,9 @@ def add_function(
     facts: CallFacts,
     gradients: Sequence[RecordedTensor] | None = None,
 ) -> None:
-    """Adds the calls of ops that torch makes for a call of a function, and with ``gradients`` of its outputs those of its
-    backward. A call that torch cannot make on fake tensors is left out."""
+    """Adds to ``calls`` the calls of aten ops that torch makes when it calls a Python function with these arguments.
+    ``gradients`` describes the gradients of the function's outputs; if given, the calls of its backward pass are added
+    too. If torch cannot make the call on fake tensors, it is counted as left out."""
     fakes = _Fakes()
     forward, backward = _Listing(fakes), _Listing(fakes)
     try:
@@ -110,7 +113,7 @@ def _differentiate(
     fakes: _Fakes,
     listing: _Listing,
 ) -> None:
-    """Runs backward from the outputs with fake gradients, so that the listing gets the ops that backward calls."""
+    """Runs the backward pass from the outputs with fake gradients, while ``listing`` lists the ops that this calls."""
     outputs = [each for each in outputs if each.requires_grad]
     given = [fakes.build(each) for each in gradients[: len(outputs)]]
     inputs = [each for each in fakes.built if each.requires_grad]
@@ -120,14 +123,15 @@ def _differentiate(
 
 
 def _constants(value: Any, kind: str) -> Any:
-    """Returns an argument with the constants of torch in the place of their names."""
+    """Returns an argument in which the name of a torch constant, such as a dtype, is replaced by the constant. ``kind``
+    is the type in the schema."""
     if isinstance(value, Constant):
         return torch.device("cpu") if kind == "Device" else getattr(torch, value.name)
     return value
 
 
 class _Fakes:
-    """Builds fake tensors, and describes them."""
+    """Converts descriptions of tensors to fake tensors, and fake tensors to descriptions."""
 
     def __init__(self) -> None:
         self.built: list[torch.Tensor] = []
@@ -135,7 +139,7 @@ class _Fakes:
         self._values: dict[int, Values] = {}
 
     def build(self, value: Any) -> Any:
-        """Returns a value with fake tensors in the place of descriptions."""
+        """Returns a value in which descriptions of tensors are replaced by fake tensors."""
         if isinstance(value, RecordedTensor):
             return self._tensor(value)
         if isinstance(value, (list, tuple)):
@@ -160,7 +164,8 @@ class _Fakes:
         return found
 
     def describe(self, value: Any) -> Any:
-        """Returns a value with descriptions in the place of fake tensors and of constants. Raises Unreadable."""
+        """Returns a value in which fake tensors and torch constants are replaced by their descriptions. Raises
+        Unreadable if a part of the value cannot be described."""
         if isinstance(value, torch.Tensor):
             number = storage_id(value)
             return RecordedTensor(
@@ -194,7 +199,7 @@ _MOST_PARTS: Final = 100_000
 
 
 class _Listing(TorchDispatchMode):
-    """Lists the calls that are made while the mode is active."""
+    """Lists the calls of aten ops that are made while this dispatch mode is active."""
 
     def __init__(self, fakes: _Fakes) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -231,7 +236,8 @@ class _Listing(TorchDispatchMode):
 
 
 def _parts(name: str, tensor: Any = None, size: int = 0, dim: int = 0, *_: Any) -> int:
-    """Returns the number of tensors into which a call divides its first argument; 0 for other calls."""
+    """Returns the number of tensors into which the op ``name``, such as ``aten::split.Tensor``, divides its first
+    argument; 0 for ops that do not divide it. The other parameters are the op's arguments."""
     if name == "aten::unbind.int":
         return int(tensor.shape[size])  # its second argument is the dimension
     if name in ("aten::split.Tensor", "aten::unsafe_split.Tensor"):
@@ -243,7 +249,8 @@ def _parts(name: str, tensor: Any = None, size: int = 0, dim: int = 0, *_: Any) 
 
 
 class NoFunction(Unreadable):
-    """The error for a name that is not that of a function of torch, or of one that a file must not call."""
+    """The error for a name that is not the name of a function of torch, or that names a function which a file must not
+    call."""
 
 
 #: Methods of tensors that do something outside of torch.
@@ -252,15 +259,15 @@ _OUTSIDE: Final = frozenset({"share_memory_", "register_hook", "pin_memory", "st
 
 @cache
 def _overridable() -> Mapping[Any, frozenset[int]]:
-    """Returns the ids of the public functions that take tensors, by their namespace."""
+    """Returns, for each namespace, the ids of its public functions that take tensors."""
     found = torch.overrides.get_overridable_functions()
     return {space: frozenset(map(id, functions)) for space, functions in found.items()}
 
 
 def function_of(spaces: Iterable[Any], name: str) -> Any:
-    """Returns the function with a name in the first namespace that has it, such as ``torch.nn.functional``. Raises
-    NoFunction unless it is a public function that computes on tensors or makes one: a file must not call others, which
-    may read files or run code."""
+    """Returns the function called ``name`` from the first of the namespaces, such as ``torch.nn.functional``, that has
+    it. Raises NoFunction unless it is a public function that computes on tensors or creates one. Other functions may
+    read files or run code, so a file must not be able to call them."""
     operators = (name, name.replace("__r", "__", 1))  # __radd__ is add with its operands exchanged
     is_operator = name.startswith("__") and any(each in vars(operator) for each in operators)
     hidden = name in _OUTSIDE or (name.startswith("_") and not is_operator)
@@ -274,8 +281,8 @@ def function_of(spaces: Iterable[Any], name: str) -> Any:
 
 
 def _makes_tensors(function: Any, name: str) -> bool:
-    """Returns True for a function in C++ that makes a tensor from sizes and numbers, such as ``torch.arange`` and
-    ``Tensor.new_ones``."""
+    """Returns True for a function implemented in C++ that creates a tensor from sizes and numbers, such as
+    ``torch.arange`` or ``Tensor.new_ones``."""
     if type(function) not in (type(len), type(str.join)):
         return False
     schemas = overloads_of(f"aten::{name}")

@@ -1,5 +1,5 @@
-"""The execution trace of PyTorch (``torch.profiler.ExecutionTraceObserver``), also known as Chakra: every op with its
-schema, and of each tensor the geometry, the storage and the device."""
+"""The execution trace of PyTorch (``torch.profiler.ExecutionTraceObserver``), also known as Chakra. It lists each call
+of an op with its schema, and the geometry, storage and device of each tensor."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _TENSOR: Final = re.compile(r"Tensor\((.*)\)$")
 
 
 def takes(file: SourceFile) -> bool:
-    """Returns True if a file names the schema of execution traces."""
+    """Returns True if a file begins like an execution trace: with the name of that schema."""
     return _SCHEMA.search(file.head) is not None
 
 
@@ -60,7 +60,8 @@ def read(file: SourceFile) -> Recording:
 
 
 def _tree(file: SourceFile, trace: ExecutionTrace) -> list[Nested]:
-    """Returns the outermost nodes of a trace, with the others inside them. Raises RecordingError for a cycle."""
+    """Returns the outermost nodes of a trace, each with the nodes inside it as its children. Raises RecordingError for
+    a cycle."""
     from conformance.recordings.formats.nesting import Nested
     from conformance.recordings.formats.schemas import parsed
 
@@ -93,8 +94,8 @@ def _count(roots: list[Nested]) -> int:
 
 
 def _arguments(node: TraceNode) -> list[Any]:
-    """Returns the arguments of a node: numbers, texts, lists and RecordedTensor. Raises ValueError, LookupError or
-    TypeError if they are damaged."""
+    """Returns the arguments of the call that a node describes: numbers, strings, lists and RecordedTensor. Raises
+    ValueError, LookupError or TypeError if the node is damaged."""
     found = node.inputs
     strides = found.strides if found.strides is not None else [None] * len(found.values)
     parts = zip(found.values, found.shapes, found.types, strides, strict=True)
@@ -139,7 +140,7 @@ def _tensor(value: Any, shape: Any, cpp_type: str, stride: Any) -> RecordedTenso
 
 
 def _split(text: str) -> list[str]:
-    """Returns the parts of a text that commas outside of brackets separate."""
+    """Splits a text at the commas that are outside of brackets."""
     parts, depth = [""], 0
     for each in text:
         depth += (each in "[(<") - (each in "])>")
@@ -151,7 +152,8 @@ def _split(text: str) -> list[str]:
 
 
 def _add_ranges(values: list[Any], text: str) -> None:
-    """Adds the ranges of integers, such as ``{"1":[0,49]}`` for the argument 1."""
+    """Adds to ``values`` the ranges of elements in integer tensors, given as text such as ``{"1":[0,49]}``, where 1 is
+    the index of an argument."""
     for position, (low, high) in msgspec.json.decode(text, type=dict[str, tuple[int, int]]).items():
         tensor = values[int(position)]
         if isinstance(tensor, RecordedTensor):
@@ -167,19 +169,19 @@ def _tensors(values: list[Any]) -> list[RecordedTensor]:
 
 
 def _is_number(tensor: RecordedTensor) -> bool:
-    """Returns True for a tensor by which torch may have passed a number of Python."""
+    """Returns True if torch may have passed a Python number as this tensor: a tensor without dimensions."""
     return tensor.shape == () and tensor.dtype in ("float64", "int64", "bool", "complex128")
 
 
 def _unrounded(value: Any, default: Any) -> Any:
-    """Returns a number of an argument. The writer writes six decimals: a number that the default of the argument has after
-    rounding, such as 0 for 1e-8, is taken for the default."""
+    """Returns a number in an argument, before its rounding to the six decimals that the file has: a value that equals
+    the rounded default of the argument is taken for the default, such as 0 for 1e-8."""
     both = isinstance(value, float) and isinstance(default, float)
     return default if both and value == round(default, 6) else value
 
 
 def _is_rounded(value: Any) -> bool:
-    """Returns True for a number that the writer may have rounded. It writes six decimals, so that 0 may stand for
+    """Returns True for a number that the file may have only rounded to six decimals: 0, for example, may stand for
     1e-8."""
     if isinstance(value, list):
         return any(map(_is_rounded, value))

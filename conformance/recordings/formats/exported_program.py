@@ -31,7 +31,7 @@ _TORCH: Final = re.compile(r"(^|/)torch/")
 
 
 def takes(file: SourceFile) -> bool:
-    """Returns True for an archive with the graph of an exported program."""
+    """Returns True if a file is a zip archive that contains the graph of an exported program."""
     return file.is_zip and any(map(_GRAPH.search, file.members()))
 
 
@@ -69,7 +69,8 @@ def read(file: SourceFile) -> Recording:
 
 
 class _Values:
-    """The values of a graph by name. Values that are views of one another have one storage."""
+    """Looks up the tensors and sizes of a graph by name. Tensors that are views of one another get the same storage
+    number."""
 
     def __init__(self, module: ExportedModule) -> None:
         self._graph: ExportedGraph = module.graph
@@ -86,8 +87,8 @@ class _Values:
         return found
 
     def read(self, document: Mapping[str, Any]) -> Any:
-        """Returns an argument. Raises Unreadable, ValueError, LookupError, TypeError or AttributeError if it is
-        damaged."""
+        """Returns an argument of a call, read from its entry in the JSON file. Raises Unreadable, ValueError,
+        LookupError, TypeError or AttributeError if the entry is damaged."""
         from conformance.recordings.formats.schemas import Constant, Unreadable
 
         ((tag, value),) = document.items()
@@ -133,7 +134,8 @@ class _Values:
         )
 
     def _integer(self, document: Mapping[str, Any]) -> int:
-        """Returns a size. A symbolic one has the value of the example with which the program was exported."""
+        """Returns a size, read from its entry in the JSON file. For a symbolic size, returns the value that it had in
+        the example inputs of the export."""
         if "as_name" in document:
             return self._integer(self._graph.sym_int_values[document["as_name"]])
         if "as_expr" in document:
@@ -148,7 +150,8 @@ class _Values:
         return self._storages.setdefault(name, len(self._storages))
 
     def follow(self, schema: Schema, arguments: Mapping[str, Any], node: ExportedNode) -> None:
-        """Gives the outputs of a call that are views the storages of its arguments."""
+        """Notes that the outputs of a call share storage with its arguments, where the schema declares them as views:
+        such an output gets the storage number of the argument that it views."""
         for aliases, output in zip(schema.returned_aliases, node.outputs):
             owner = next((each for each in schema.arguments if each.aliases & aliases), None)
             base = arguments.get(owner.name) if owner is not None else None
@@ -161,7 +164,7 @@ class _Values:
 
 
 def _inner(document: Any, key: str) -> Any:
-    """Returns a value of an object; None if there is no such object or value."""
+    """Returns the value of a key in a JSON object; None if ``document`` is not an object or does not have the key."""
     return document.get(key) if isinstance(document, dict) else None
 
 

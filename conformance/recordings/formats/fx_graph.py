@@ -1,5 +1,5 @@
-"""The text of a graph of torch.fx whose nodes are calls of aten, as ``GraphModule.print_readable`` and
-``TORCH_LOGS=aot_graphs`` write it. The text is parsed, and never run."""
+"""The text of a torch.fx graph whose nodes are calls of aten ops, as ``GraphModule.print_readable`` and
+``TORCH_LOGS=aot_graphs`` print it. The text is parsed as Python, and never run."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _FILE: Final = re.compile(r"# File: (.+?):(\d+) in ")
 
 
 def takes(file: SourceFile) -> bool:
-    """Returns True for Python text with the method ``forward`` of a graph."""
+    """Returns True if a file looks like Python text with the ``forward`` method of a graph."""
     return _GRAPH.search(file.beginning) is not None and "torch.ops." in file.text
 
 
@@ -46,7 +46,8 @@ def read(file: SourceFile) -> Recording:
 
 
 def _places(text: str) -> list[tuple[int, Place]]:
-    """Returns the comments that name source lines, with their own line numbers."""
+    """Returns the source lines of the program that comments in the text name, each with the line number of its
+    comment."""
     found = []
     for number, line in enumerate(text.splitlines(), 1):
         comment = _FILE.search(line)
@@ -56,7 +57,8 @@ def _places(text: str) -> list[tuple[int, Place]]:
 
 
 class _Graph:
-    """Reads the statements of a graph in turn, with the values of its variables."""
+    """Reads the statements of a graph in order, and adds their calls to a recording. Remembers the tensor that each
+    variable of the graph stands for."""
 
     def __init__(self, calls: CallCollector, places: list[tuple[int, Place]]) -> None:
         self._calls, self._places = calls, places
@@ -65,7 +67,7 @@ class _Graph:
         self._numbers = itertools.count()
 
     def read(self, function: ast.FunctionDef) -> None:
-        """Adds the calls of a function."""
+        """Adds the calls in the body of a function to the recording."""
         for each in function.args.args:
             self._values[each.arg] = self._described(each.annotation, None)
         for statement in function.body:
@@ -85,7 +87,8 @@ class _Graph:
             self._values[name] = self._described(annotation, None)
 
     def _call(self, node: ast.Call) -> int | None:
-        """Adds a call. Returns the storage of its result, if that is a view of an argument."""
+        """Adds a call to the recording. If its result is a view of an argument, returns the argument's storage number,
+        otherwise None."""
         from conformance.recordings.formats.collecting import Unknown
         from conformance.recordings.formats.decomposing import CallFacts, add_overload
         from conformance.recordings.formats.literals import read_literal
@@ -120,8 +123,9 @@ class _Graph:
         return before[-1] if before else Place()
 
     def _described(self, annotation: ast.expr | None, storage: int | None) -> Any:
-        """Returns the tensor that an annotation such as ``"f32[3, 4][4, 1]cpu"`` describes; UNKNOWN if it describes
-        none, or one of symbolic sizes."""
+        """Returns the tensor that an annotation such as ``"f32[3, 4][4, 1]cpu"`` describes. Returns UNKNOWN if it does
+        not describe a tensor, or one with symbolic sizes. ``storage`` is the tensor's storage number; None gives it a
+        new one."""
         from conformance.recordings.formats.literals import ABBREVIATIONS
         from conformance.recordings.formats.schemas import UNKNOWN
 
@@ -143,7 +147,9 @@ _NAMES: Final[Mapping[str, Any]] = {"inf": float("inf"), "nan": float("nan")}
 
 
 def _assigned(statement: ast.stmt) -> Iterator[tuple[str, ast.expr | None, ast.expr]]:
-    """Yields name, annotation and value of an assignment of a graph. ``a = b = None`` ends the life of variables."""
+    """Yields the variable's name, the annotation and the value of a statement in a graph, which is an assignment, or a
+    call without one (then the name is empty). Assignments of constants are skipped: ``a = b = None`` frees
+    variables."""
     if isinstance(statement, ast.AnnAssign) and statement.value is not None:
         if isinstance(statement.target, ast.Name):
             yield statement.target.id, statement.annotation, statement.value

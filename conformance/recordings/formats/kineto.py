@@ -1,5 +1,5 @@
-"""The Chrome trace of a profile (``torch.profiler.profile(record_shapes=True)``). It names ops without their overloads: the
-overload is the one that takes arguments of the recorded types."""
+"""The Chrome trace that ``torch.profiler.profile(record_shapes=True)`` exports. It names ops without their overloads;
+the overload of a call is found by the types of its arguments."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ _ASSUMED: Final = "float32"
 
 
 def takes(file: SourceFile) -> bool:
-    """Returns True if the beginning of a file has the keys of a Chrome trace."""
+    """Returns True if a file begins with keys of a Chrome trace."""
     return _EVENTS.search(file.head) is not None
 
 
 def read(file: SourceFile) -> Recording:
-    """Returns the calls of a trace. Raises RecordingError if the file is damaged, or has no shapes."""
+    """Returns the calls of a trace. Raises RecordingError if the file is damaged, or was recorded without shapes."""
     from conformance.recordings.formats.collecting import CallCollector, Unknown
     from conformance.recordings.formats.nesting import visible
 
@@ -65,8 +65,8 @@ def read(file: SourceFile) -> Recording:
 
 
 def _tree(events: Iterable[TraceEvent], resolver: _Resolver) -> list[Nested]:
-    """Returns the outermost events, with the others inside them. An event is inside another of the same thread that
-    contains its time."""
+    """Returns the outermost events, each with the events inside it as its children. An event is inside another event of
+    the same thread if it lies within that event's time span."""
     from conformance.recordings.formats.nesting import Nested
 
     roots: list[Nested] = []
@@ -87,7 +87,7 @@ def _contains(outer: TraceEvent, inner: TraceEvent) -> bool:
 
 
 class _Resolver:
-    """Finds the overloads of events."""
+    """Finds the op overload that an event of the trace calls."""
 
     def __init__(self, file: SourceFile) -> None:
         self._file = file
@@ -95,7 +95,8 @@ class _Resolver:
         self.unresolved: dict[str, int] = {}
 
     def arguments(self, event: TraceEvent) -> OpArguments:
-        """Returns the arguments of an event. Raises RecordingError if they are damaged."""
+        """Returns the types, shapes and values of the arguments that an event records. Raises RecordingError if they
+        are damaged."""
         try:
             found = msgspec.convert(event.args or {}, OpArguments)
         except msgspec.ValidationError as error:
@@ -106,8 +107,8 @@ class _Resolver:
         return found
 
     def schema(self, event: TraceEvent) -> Schema | None:
-        """Returns the schema of the overload that an event calls; None if the event is no call of an op, or if no
-        overload takes its arguments."""
+        """Returns the schema of the overload that an event calls. Returns None if the event is not a call of an op, or
+        if no overload of the op accepts its arguments."""
         if event.cat != "cpu_op" or "::" not in event.name:
             return None
         schema, _ = self._resolve(event)
@@ -116,7 +117,7 @@ class _Resolver:
         return schema
 
     def candidates(self, event: TraceEvent) -> int:
-        """Returns the number of overloads that take the arguments of an event."""
+        """Returns the number of overloads of the event's op that accept its arguments."""
         return self._resolve(event)[1]
 
     def _resolve(self, event: TraceEvent) -> tuple[Schema | None, int]:
@@ -128,7 +129,8 @@ class _Resolver:
 
 
 def _is_op(name: str) -> bool:
-    """Returns True if torch knows an op with a name: other events have names with colons too."""
+    """Returns True if torch has an op with this name. (Events that are not calls of ops may also have names with
+    colons.)"""
     from conformance.recordings.formats.schemas import overloads_of
 
     return bool(overloads_of(name))
@@ -154,7 +156,8 @@ def _texts(facts: OpArguments) -> Sequence[str]:
 
 
 def _fits(argument: Argument, kind: str, text: str) -> bool:
-    """Returns True if an argument can have a value of a recorded type."""
+    """Returns True if an argument of a schema can have a value of the recorded type ``kind``. ``text`` is the recorded
+    value."""
     if (
         kind == ""
     ):  # None, a device, a text, a generator, an undefined tensor, or a list that is empty or begins with None
@@ -184,7 +187,7 @@ def _fits_scalar(kind: str, text: str) -> bool:
 
 
 def _literal(text: str) -> Any:
-    """Returns a number or a list of numbers; None if the text is neither."""
+    """Parses a number or a list of numbers. Returns None if the text is neither."""
     if text in ("inf", "-inf", "nan", "-nan"):
         return float(text)
     try:
@@ -198,7 +201,7 @@ def _literal(text: str) -> Any:
 
 
 def _values(schema: Schema, facts: OpArguments) -> dict[str, Any]:
-    """Returns the arguments by name; UNKNOWN for those that the trace does not have."""
+    """Returns the values of the arguments by name, with UNKNOWN for values that the trace does not store."""
     from conformance.recordings.formats.schemas import UNKNOWN, Constant
 
     types = facts.types or []

@@ -1,4 +1,4 @@
-"""Reads values that files write as Python expressions, without evaluating them."""
+"""Evaluates the Python literals in files of other formats. The text is parsed and never run."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ Reader = Callable[..., Any]
 
 
 def parse_expression(text: str) -> ast.expr:
-    """Returns the tree of an expression. Raises Unreadable if the text is not an expression."""
+    """Returns the syntax tree of an expression. Raises Unreadable if the text is not an expression."""
     try:
         return ast.parse(text.strip(), mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError):
@@ -53,9 +53,9 @@ def parse_expression(text: str) -> ast.expr:
 def read_literal(
     node: ast.expr, readers: Mapping[str, Reader] | None = None, names: Mapping[str, Any] = _NAMES
 ) -> Any:
-    """Returns the value of an expression that consists of numbers, texts, lists, tuples, dicts, names from ``names``,
-    constants of torch such as ``torch.float32``, and calls of the functions in ``readers``. Raises Unreadable for other
-    expressions."""
+    """Returns the value of an expression that consists of numbers, strings, lists, tuples, dicts, the keys of
+    ``names``, constants of torch such as ``torch.float32``, and calls of the functions named in ``readers``. Raises
+    Unreadable for other expressions."""
     readers = readers or {}
 
     def read(node: ast.expr) -> Any:
@@ -104,14 +104,14 @@ def _called(reader: Reader, args: list[Any], kwargs: Mapping[str, Any]) -> Any:
 
 
 def whole_numbers(value: Any) -> tuple[int, ...]:
-    """Returns a list of whole numbers as a tuple. Raises Unreadable for other values."""
+    """Returns a list or tuple of whole numbers as a tuple. Raises Unreadable for other values."""
     if isinstance(value, (list, tuple)) and all(type(each) is int for each in value):
         return tuple(value)
     raise Unreadable(f"expected a list of whole numbers, found {value!r:.60}")
 
 
 def device_or_text(text: str) -> Any:
-    """Returns the constant for the name of a device such as ``cuda:0``; another text as it is."""
+    """Returns the Constant of a device if the text names one, such as ``cuda:0``; otherwise returns the text."""
     kind, _, index = text.partition(":")
     known = (
         "cpu",

@@ -1,5 +1,5 @@
-"""The dump of msprobe (Ascend): calls of torch's Python functions with the dtypes, shapes and ranges of their tensors, without
-strides. They are divided into the ops that torch calls, forward and backward."""
+"""The dump of msprobe (Ascend): calls of torch's Python functions with the dtypes, shapes and value ranges of their
+tensors, without strides. Each call is replaced by the calls of aten ops that it leads to, forward and backward."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _TORCH: Final = re.compile(r"(^|/)(torch|torch_npu|msprobe)/")
 
 
 def takes(file: SourceFile) -> bool:
-    """Returns True for a JSON object with the first keys of a dump."""
+    """Returns True if a file begins like the JSON object of a dump."""
     return file.beginning.startswith("{") and all(key in file.head[:512] for key in _KEYS)
 
 
@@ -77,7 +77,8 @@ def _function(space: str, name: str) -> Any:
 
 
 def _gradients(call: DumpedCall | None, values: _Values) -> list[RecordedTensor] | None:
-    """Returns the gradients of the outputs of a call; None if the dump has no backward of the call."""
+    """Returns the gradients of the outputs of a call, from the dump's entry for its backward pass; None if there is no
+    such entry."""
     if call is None or not call.input:
         return None
     found = [values.read(each) for each in call.input]
@@ -85,14 +86,15 @@ def _gradients(call: DumpedCall | None, values: _Values) -> list[RecordedTensor]
 
 
 class _Values:
-    """Reads the arguments and results of one call of a dump, and notes what the dump does not say about them."""
+    """Reads the arguments and results of one call of a dump, and remembers which properties of them the dump does not
+    store."""
 
     def __init__(self) -> None:
         self.ranges_known = True
         self._numbers = itertools.count()
 
     def read(self, document: Any) -> Any:
-        """Returns a value. Raises Unreadable if a function cannot have it."""
+        """Returns the argument or result that a JSON value describes. Raises Unreadable if it cannot be an argument."""
         from conformance.recordings.formats.schemas import Unreadable
 
         if document is None:
@@ -126,14 +128,15 @@ class _Values:
 
 
 def _number(value: Any) -> float | None:
-    """Returns a finite number; None for other values."""
+    """Returns the value if it is a finite number, otherwise None."""
     if isinstance(value, (bool, int, float)) and isfinite(value):
         return float(value)
     return None
 
 
 def _plain(kind: Any, document: Mapping[str, Any]) -> Any:
-    """Returns the value of an argument other than a tensor. Raises Unreadable."""
+    """Returns the value of an argument that is not a tensor. ``kind`` is its type in the dump. Raises Unreadable if it
+    cannot be read."""
     import torch
 
     from conformance.recordings.formats.schemas import Unreadable
@@ -174,8 +177,9 @@ def _to_float(value: int | float | str) -> float:
 
 
 def _places(file: SourceFile) -> dict[str, Place]:
-    """Returns the places of calls by name, as far as the file with the stacks is beside the dump. It has either a stack for
-    each call, or groups of calls with one stack."""
+    """Returns, by the name of the call, where in the program each call is made. This is read from the file of stacks
+    beside the dump; the result is empty without that file. The file has either a stack for each call, or groups of
+    calls with a common stack."""
     stacks = SourceFile(file.path.with_name("stack.json"))
     if not stacks.path.is_file():
         return {}

@@ -1,5 +1,5 @@
-"""Finds, in a tree of nested calls, the calls that a recorder of torch's dispatch modes would see: those below autograd,
-autocast and composite ops, and above the kernels, which call other ops of their own."""
+"""Selects, from a tree of nested calls, those that the recorder of ``conform record`` would see. It sees the calls
+below autograd, autocast and composite ops, and does not see the calls that kernels make."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ _OPTIMIZER: Final = "Optimizer.step#"
 
 @dataclass
 class Nested:
-    """A call of an op, or a region without a schema, with what is called inside. ``content`` is the entry of the file."""
+    """A call of an op, or a region of the program (without a schema), with the calls inside it as ``children``.
+    ``content`` is the entry in the file from which it was read."""
 
     name: str
     content: Any
@@ -25,7 +26,8 @@ class Nested:
 
 
 def visible(roots: Sequence[Nested]) -> Iterator[tuple[Nested, str]]:
-    """Yields the calls that a recorder would see, in the order of their start, each with its phase."""
+    """Yields the calls that the recorder would see, in the order in which they start, each with its phase: forward,
+    backward or optimizer."""
     waiting = [(each, "forward") for each in reversed(roots)]
     while waiting:  # no recursion: a file decides how deep the tree is
         node, phase = waiting.pop()
@@ -40,8 +42,9 @@ def visible(roots: Sequence[Nested]) -> Iterator[tuple[Nested, str]]:
 
 
 def _passes_on(node: Nested) -> bool:
-    """Returns True if a call only leads to other calls that the recorder sees: the op is composite, or is called once more
-    after autocast or conjugation has changed the operands."""
+    """Returns True if the recorder sees the calls inside this call instead of the call itself: because the op is
+    composite, or because the same op is called again inside it, after autocast or conjugation has changed the
+    operands."""
     assert node.schema is not None
     if node.schema.is_composite:
         return True

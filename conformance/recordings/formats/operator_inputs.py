@@ -1,5 +1,5 @@
-"""The logs of ``OperatorInputsMode`` (benchmarks/dynamo/microbenchmarks of PyTorch): of each op, the distinct arguments with
-their counts. Logs of some 150 training runs are in PyTorch's repository."""
+"""The logs of ``OperatorInputsMode`` (benchmarks/dynamo/microbenchmarks of PyTorch), which list for each op the
+distinct arguments with their counts. PyTorch's repository has such logs of some 150 training runs."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ _SUCCESSORS: Final = {"aten.sum.SymInt": "aten.sum.dim_IntList"}
 
 
 def takes(file: SourceFile) -> bool:
-    """Returns True if a file begins with the line of an operator."""
+    """Returns True if the first line of a file is the heading of an operator."""
     return file.beginning.startswith(_OPERATOR)
 
 
 def read(file: SourceFile) -> Recording:
-    """Returns the calls of a log. Raises RecordingError if a line is neither that of an operator nor that of a call."""
+    """Returns the calls of a log. Raises RecordingError if a line is neither the heading of an operator nor a call."""
     from conformance.recordings.formats.collecting import CallCollector, Unknown
     from conformance.recordings.formats.decomposing import CallFacts, add_overload
     from conformance.recordings.formats.schemas import Unreadable

@@ -1,4 +1,4 @@
-"""The format of ``conform record``."""
+"""Reads the files that ``conform record`` writes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The schemas of ops: which arguments an overload has, and how a value of a file becomes an argument."""
+"""The schemas of ops: the arguments that an overload has, and the conversion of values from a file into arguments."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ class Unreadable(ValueError):
 
 @dataclass(frozen=True)
 class Constant:
-    """A dtype, layout, memory format or device that a file writes by its name."""
+    """A dtype, layout, memory format or device that a file gives by its name."""
 
     name: str
 
 
 @dataclass(frozen=True)
 class Argument:
-    """An argument of a schema."""
+    """An argument in the schema of an overload."""
 
     name: str
     kind: str  # the type without "Optional" and "List", such as "Tensor"
@@ -60,7 +60,7 @@ class Argument:
 
 @dataclass(frozen=True)
 class Schema:
-    """The schema of an overload."""
+    """The schema of an op's overload: its name, arguments and results."""
 
     name: str  # such as ``aten::add.Tensor``; ``aten::relu`` for the overload ``default``
     arguments: tuple[Argument, ...]
@@ -68,30 +68,31 @@ class Schema:
 
     @property
     def op(self) -> str:
-        """The name of the overload as a recording has it, such as ``aten.add.Tensor``."""
+        """The name of the overload in the notation of recordings, such as ``aten.add.Tensor``."""
         space, _, rest = self.name.partition("::")
         packet, _, overload = rest.partition(".")
         return f"{space}.{packet}.{overload or 'default'}"
 
     @property
     def is_composite(self) -> bool:
-        """True if autograd replaces a call by calls of other ops."""
+        """True if torch computes the op, above autograd, by calling other ops."""
         return is_composite(self.name)
 
     @property
     def is_factory(self) -> bool:
-        """True if no argument is a tensor, but one is a device."""
+        """True if no argument is a tensor, and one argument is the device of the result, as for ``torch.arange``."""
         kinds = {each.kind for each in self.arguments}
         return "Tensor" not in kinds and "Device" in kinds
 
     @property
     def makes_tensors(self) -> bool:
-        """True if an argument is the device of the result, as of ``arange`` and ``new_ones``."""
+        """True if an argument is the device of the result, as for ``torch.arange`` and ``Tensor.new_ones``."""
         kinds = {each.kind for each in self.arguments}
         return "Device" in kinds and not any(each.name == "out" for each in self.arguments)
 
     def bind(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-        """Returns the arguments by name. Raises Unreadable if the schema has no such argument."""
+        """Returns positional and keyword arguments as one dict by the argument names of the schema. Raises Unreadable
+        if the schema does not have such an argument."""
         if len(args) > len(self.arguments):
             raise Unreadable(f"{self.op} has {len(self.arguments)} arguments, not {len(args)}")
         found = {each.name: value for each, value in zip(self.arguments, args)}
@@ -102,7 +103,7 @@ class Schema:
 
 @cache
 def parsed(text: str) -> Schema | None:
-    """Returns the schema that a text describes; None if the text is not a schema."""
+    """Parses a schema in torch's notation. Returns None if the text is not a schema."""
     try:
         return _schema(parse_schema(text))
     except RuntimeError:
@@ -155,7 +156,8 @@ def _argument(argument: Any) -> Argument:
 
 
 def _without(generic: str, text: str) -> tuple[bool, str]:
-    """Returns the parameter of a generic type such as ``List[int]``, after True; otherwise the text after False."""
+    """If a type is written as ``generic`` with a parameter, such as ``List[int]``, returns True and the parameter
+    (``int``); otherwise returns False and the text."""
     if text.startswith(f"{generic}["):
         return True, text[len(generic) + 1 : -1]
     return False, text
@@ -170,8 +172,8 @@ def _aliases(argument: Any) -> frozenset[str]:
 
 
 def to_argument(value: Any, argument: Argument) -> Any:
-    """Returns a value of a file as an argument: numbers, texts, lists, RecordedTensor and Constant. Raises Unreadable if
-    the argument cannot have the value."""
+    """Converts a value from a file into an argument: a number, string, list, RecordedTensor or Constant. Raises
+    Unreadable if the argument's type does not allow the value."""
     if value is UNKNOWN:
         if argument.default is not UNKNOWN:
             return argument.default
@@ -239,5 +241,5 @@ def _constant(value: Any, kind: str) -> Any:
 
 
 def tag_of(argument: Argument) -> str:
-    """Returns the tag by which :mod:`opinfo.encoding` writes the constants of an argument."""
+    """Returns the tag that :mod:`opinfo.encoding` uses for the constants that an argument takes, such as dtypes."""
     return _TAGS.get(argument.kind, "device")

@@ -1,4 +1,4 @@
-"""The file from which a recording is read: its beginning, by which its format is recognized, and its content."""
+"""A file from which a recording is read. The beginning of its content is used to recognize its format."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ _PICKLE: Final = b"\x80"
 
 
 class SourceFile:
-    """A file with a recording of any format. A file that gzip compressed is read as its content. Each property raises
-    RecordingError if the file cannot be read."""
+    """A file with a recording in any format, decompressed if it was compressed by gzip. Its properties and methods
+    raise RecordingError if the file cannot be read."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     @cached_property
     def head(self) -> bytes:
-        """The beginning of the content."""
+        """The first bytes of the content."""
         return self._read(_HEAD)
 
     @property
@@ -43,7 +43,7 @@ class SourceFile:
 
     @property
     def text(self) -> str:
-        """The whole content as text."""
+        """The whole content, decoded as UTF-8."""
         try:
             return self.content.decode("utf-8-sig")
         except UnicodeDecodeError as error:
@@ -51,21 +51,22 @@ class SourceFile:
 
     @property
     def beginning(self) -> str:
-        """The beginning of the content as text, without what is not UTF-8."""
+        """The beginning of the content as text; bytes that are not UTF-8 are left out."""
         return self.head.decode("utf-8-sig", errors="ignore").lstrip()
 
     @property
     def is_zip(self) -> bool:
-        """True for a zip archive."""
+        """True if the file is a zip archive."""
         return self.head.startswith(_ZIP)
 
     def json(self, kind: type[T], title: str) -> T:
-        """Returns the content, which must be JSON of the given type. ``title`` is what the file should be."""
+        """Returns the content, decoded as JSON of the type ``kind``. ``title`` describes what the file should be, for
+        the message of the error."""
         return self.decode(self.content, kind, title)
 
     def decode(self, data: bytes, kind: type[T], title: str) -> T:
-        """Returns data, which must be JSON of the given type. ``title`` is what the data should be. Raises RecordingError
-        otherwise."""
+        """Returns the given bytes, decoded as JSON of the type ``kind``. ``title`` describes what they should be.
+        Raises RecordingError if they are not JSON of this type."""
         try:
             return msgspec.json.decode(data, type=kind)
         except msgspec.ValidationError as error:
@@ -91,11 +92,11 @@ class SourceFile:
                 raise self.damaged(f"{name} cannot be read: {error}") from None
 
     def damaged(self, why: str) -> RecordingError:
-        """Returns the error for a file whose content cannot be read."""
+        """Returns the error to raise for a file whose content cannot be read, for the reason ``why``."""
         return RecordingError(f"{self.path} cannot be read: {why}")
 
     def looks_like(self) -> str:
-        """Returns a phrase about what the file is, for a message about a file of an unknown format."""
+        """Returns a phrase that says what the file seems to be, for the message about a file of an unknown format."""
         if not self.head:
             return "an empty file"
         if self.is_zip:
@@ -141,6 +142,6 @@ def _keys(content: bytes) -> list[str] | None:
 
 
 def _some(names: list[str]) -> str:
-    """Returns the first names of a list, separated by commas."""
+    """Returns the first few names of a list as text, separated by commas."""
     shown: list[Any] = [each[:40] for each in names[:6]]
     return ", ".join(shown) + (", …" if len(names) > 6 else "") if names else "no names"

@@ -1,5 +1,5 @@
 """The test configurations of torch-spyre (YAML): calls of torch's Python functions in models, with the geometry of each
-tensor. They are divided into the ops that torch calls."""
+tensor. Each call is replaced by the calls of aten ops that it leads to."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _DEPTH: Final = 20
 
 
 def takes(file: SourceFile) -> bool:
-    """Returns True for a YAML text with the first key of a test configuration."""
+    """Returns True if a file begins like a YAML text with the first key of a test configuration."""
     return _CONFIGURATION.search(file.beginning) is not None
 
 
@@ -71,7 +71,7 @@ def _loaded(file: SourceFile) -> Any:
 
 
 def _calls(file: SourceFile, document: Any, depth: int = 0) -> Iterator[SpyreCall]:
-    """Yields the calls in a document, at any place."""
+    """Yields all calls in a document, at any level of nesting."""
     if depth > _DEPTH:
         raise file.damaged("the YAML is nested too deeply")
     if isinstance(document, list):
@@ -90,8 +90,9 @@ def _calls(file: SourceFile, document: Any, depth: int = 0) -> Iterator[SpyreCal
 
 
 def _function(name: str) -> Any:
-    """Returns the function with a name such as ``torch.nn.functional.embedding``. Methods and operators of tensors, such
-    as ``torch.to``, ``torch.getitem`` and ``torch.or_``, have the names of functions too. Raises NoFunction."""
+    """Returns the function that the file calls ``name``, such as ``torch.nn.functional.embedding``. Methods and
+    operators of tensors have such names too: ``torch.to``, ``torch.getitem`` and ``torch.or_``. Raises NoFunction if
+    there is none."""
     import torch
 
     from conformance.recordings.formats.decomposing import NoFunction, function_of
@@ -121,7 +122,7 @@ def _function(name: str) -> Any:
 
 
 class _Values:
-    """Reads the arguments of a call."""
+    """Reads the arguments of one call, and remembers which properties of its tensors the file does not store."""
 
     def __init__(self) -> None:
         self._tensors: list[RecordedTensor] = []
@@ -129,14 +130,15 @@ class _Values:
         self._numbers = itertools.count()
 
     def unknown(self) -> frozenset[Any]:
-        """Returns what the file does not say of the tensors that were read."""
+        """Returns the properties that the file does not store for the tensors read so far."""
         from conformance.recordings.formats.collecting import Unknown
 
         found = {Unknown.STRIDES} if self._without_strides else set()
         return frozenset(found | ({Unknown.RANGES} if self._without_range else set()))
 
     def read(self, document: Mapping[str, Any]) -> Any:
-        """Returns an argument. Raises Unreadable or msgspec.ValidationError."""
+        """Returns the argument that an entry of the file describes. Raises Unreadable or msgspec.ValidationError if it
+        cannot be read."""
         from conformance.recordings.formats.schemas import Unreadable
 
         if len(document) != 1:
@@ -169,7 +171,8 @@ class _Values:
 
 
 def _range(tensor: SpyreTensor) -> Values:
-    """Returns the range from which a tensor is made, as far as its way is known."""
+    """Returns the range of the elements of a tensor, if the file names a known method by which they are created;
+    otherwise a default range."""
     low, high = tensor.init_args.get("low", 0), tensor.init_args.get("high")
     if tensor.init == "randint" and isinstance(low, int) and isinstance(high, int) and low < high:
         return Values(low, high - 1)
@@ -181,7 +184,8 @@ def _range(tensor: SpyreTensor) -> Values:
 
 
 def _value(value: Any) -> Any:
-    """Returns a plain value. Texts may be expressions such as ``(768,)`` and ``torch.float32``, or devices."""
+    """Returns the value of an argument that is not a tensor. A string may be an expression such as ``(768,)`` or
+    ``torch.float32``, or the name of a device."""
     if isinstance(value, list):
         return [_value(each) for each in value]
     if not isinstance(value, str):
@@ -203,7 +207,8 @@ def _python(text: str) -> Any:
 
 
 def _constant(value: Any) -> Any:
-    """Returns a value with constants of torch in the place of their names. Raises Unreadable."""
+    """Returns a value in which Constants are replaced by the constants of torch that they name. Raises Unreadable if
+    torch does not have one."""
     import torch
 
     from conformance.recordings.formats.schemas import Constant, Unreadable

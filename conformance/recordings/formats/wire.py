@@ -1,4 +1,5 @@
-"""The content of the files of all formats, as far as it is read. The module does not import torch."""
+"""The data structures of the JSON and YAML files of all formats. Fields that are not used are left out. The module does
+not import torch."""
 
 from __future__ import annotations
 
@@ -63,8 +64,8 @@ CPP_TYPES: Final = {
 
 
 class TraceValues(msgspec.Struct, frozen=True):
-    """The arguments of a node. The lists have one entry for each argument. A tensor's value is ``[tensor id, storage id,
-    storage offset, number of elements, size of an element, device]``."""
+    """The arguments of the call that a node of an execution trace describes. Each list has one entry for each argument.
+    A tensor's value is ``[tensor id, storage id, storage offset, number of elements, size of an element, device]``."""
 
     values: list[Any] = []
     shapes: list[Any] = []
@@ -73,14 +74,15 @@ class TraceValues(msgspec.Struct, frozen=True):
 
 
 class TraceAttribute(msgspec.Struct, frozen=True):
-    """A named value of a node, such as its schema."""
+    """A named attribute of a node of an execution trace, such as the schema of the op."""
 
     name: str
     value: Any = None
 
 
 class TraceNode(msgspec.Struct, frozen=True):
-    """A call of an op, or a region that contains calls. ``ctrl_deps`` is the id of the node that contains it."""
+    """A node of an execution trace: a call of an op, or a region that contains calls. ``ctrl_deps`` is the id of the
+    enclosing node."""
 
     id: int
     name: str
@@ -89,12 +91,12 @@ class TraceNode(msgspec.Struct, frozen=True):
     attrs: list[TraceAttribute] = []
 
     def attribute(self, name: str) -> Any:
-        """Returns the value of an attribute; None if the node does not have it."""
+        """Returns the value of the attribute called ``name``; None if the node does not have it."""
         return next((each.value for each in self.attrs if each.name == name), None)
 
 
 class ExecutionTrace(msgspec.Struct, frozen=True):
-    """An execution trace."""
+    """The content of the file of an execution trace."""
 
     schema: str
     nodes: list[TraceNode]
@@ -104,7 +106,8 @@ class ExecutionTrace(msgspec.Struct, frozen=True):
 
 
 class OpArguments(msgspec.Struct, frozen=True):
-    """The ``args`` of an event of an op. The lists have one entry for each argument of the op's schema."""
+    """The ``args`` field of an event of a Chrome trace that is a call of an op. Each list has one entry for each
+    argument of the op's schema."""
 
     dims: list[Any] | None = msgspec.field(default=None, name="Input Dims")
     strides: list[Any] | None = msgspec.field(default=None, name="Input Strides")
@@ -113,7 +116,7 @@ class OpArguments(msgspec.Struct, frozen=True):
 
 
 class TraceEvent(msgspec.Struct, frozen=True):
-    """An event of a Chrome trace. Times are microseconds."""
+    """An event of a Chrome trace. Its start and duration are in microseconds."""
 
     name: str = ""
     ph: str = ""
@@ -126,7 +129,7 @@ class TraceEvent(msgspec.Struct, frozen=True):
 
 
 class ChromeTrace(msgspec.Struct, frozen=True):
-    """A Chrome trace."""
+    """The content of the file of a Chrome trace."""
 
     traceEvents: list[TraceEvent]
 
@@ -154,7 +157,8 @@ EXPORTED_FORMATS: Final = {
 
 
 class ExportedTensor(msgspec.Struct, frozen=True):
-    """The geometry of a value. Sizes are ``{"as_int": N}`` or ``{"as_expr": {"hint": {"as_int": N}}}``."""
+    """The dtype, geometry and device of a tensor in an exported program. Each size, stride and offset is ``{"as_int":
+    N}`` or ``{"as_expr": {"hint": {"as_int": N}}}``."""
 
     dtype: int
     sizes: list[Any]
@@ -166,14 +170,14 @@ class ExportedTensor(msgspec.Struct, frozen=True):
 
 
 class ExportedInput(msgspec.Struct, frozen=True):
-    """An argument of a node, such as ``{"as_tensor": {"name": "x"}}``."""
+    """An argument of a node of an exported program, such as ``{"as_tensor": {"name": "x"}}``."""
 
     name: str
     arg: dict[str, Any]
 
 
 class ExportedNode(msgspec.Struct, frozen=True):
-    """A call of an op."""
+    """A node of an exported program: a call of an op."""
 
     target: str
     inputs: list[ExportedInput]
@@ -182,7 +186,7 @@ class ExportedNode(msgspec.Struct, frozen=True):
 
 
 class ExportedGraph(msgspec.Struct, frozen=True):
-    """The calls of a program, and the geometry of each value by its name."""
+    """The calls of an exported program, and the geometry of each of its tensors by name."""
 
     nodes: list[ExportedNode]
     tensor_values: dict[str, ExportedTensor]
@@ -190,13 +194,13 @@ class ExportedGraph(msgspec.Struct, frozen=True):
 
 
 class ExportedSignature(msgspec.Struct, frozen=True):
-    """The inputs of a program: parameters, buffers and the inputs of the user."""
+    """The inputs of an exported program: its parameters, its buffers and the inputs from the user."""
 
     input_specs: list[dict[str, Any]] = []
 
 
 class ExportedModule(msgspec.Struct, frozen=True):
-    """The graph of a program with its signature."""
+    """The graph of an exported program, with its signature."""
 
     graph: ExportedGraph
     signature: ExportedSignature = ExportedSignature()
@@ -212,9 +216,9 @@ class ExportedProgram(msgspec.Struct, frozen=True):
 
 
 class DumpedCall(msgspec.Struct, frozen=True):
-    """A call of a function of Python. Its ``backward`` entry has ``input``: the gradients of the outputs. Values are
-    ``{"type": "torch.Tensor", "dtype": …, "shape": …, "Max": …, "Min": …, "requires_grad": …}`` or
-    ``{"type": "int", "value": 2}``."""
+    """A call of a Python function in a dump of msprobe. In the entry of a backward pass, ``input`` has the gradients of
+    the outputs. Values are ``{"type": "torch.Tensor", "dtype": …, "shape": …, "Max": …, "Min": …, "requires_grad": …}``
+    or ``{"type": "int", "value": 2}``."""
 
     input_args: list[Any] | None = None
     input_kwargs: dict[str, Any] | None = None
@@ -222,7 +226,7 @@ class DumpedCall(msgspec.Struct, frozen=True):
 
 
 class Dump(msgspec.Struct, frozen=True):
-    """A dump: the calls by names such as ``Tensor.__mul__.7.forward``."""
+    """The content of a dump of msprobe: its calls by names such as ``Tensor.__mul__.7.forward``."""
 
     data: dict[str, DumpedCall]
     task: str | None = None
@@ -234,7 +238,8 @@ class Dump(msgspec.Struct, frozen=True):
 
 
 class SpyreTensor(msgspec.Struct, frozen=True):
-    """A tensor argument. ``init`` is the way in which its elements are made."""
+    """A tensor argument in a test configuration of torch-spyre. ``init`` names the method by which its elements are
+    created."""
 
     shape: list[int]
     dtype: str
@@ -246,14 +251,15 @@ class SpyreTensor(msgspec.Struct, frozen=True):
 
 
 class SpyreArguments(msgspec.Struct, frozen=True):
-    """The arguments of a call: ``{"tensor": …}``, ``{"tensor_list": […]}``, ``{"value": …}`` or ``{"py": "…"}``."""
+    """The arguments of a call in a test configuration of torch-spyre. Each is ``{"tensor": …}``, ``{"tensor_list":
+    […]}``, ``{"value": …}`` or ``{"py": "…"}``."""
 
     args: list[dict[str, Any]] = []
     kwargs: dict[str, Any] = {}
 
 
 class SpyreCall(msgspec.Struct, frozen=True):
-    """A call of a function such as ``torch.nn.functional.embedding``."""
+    """A call in a test configuration of torch-spyre, of a function such as ``torch.nn.functional.embedding``."""
 
     name: str
     sample_inputs_func: SpyreArguments | None = None

@@ -136,7 +136,7 @@ class Controller:
             self.watchdog.watch(name, process.pid)
 
     def _clear(self, name: str) -> None:
-        """Deletes the files that an earlier worker of this name left."""
+        """Deletes the files that an earlier worker of the same name left behind."""
         for stale in (path_of(self.folder, name), note_path(self.folder, name)):
             stale.unlink(missing_ok=True)
 
@@ -382,7 +382,7 @@ class Watchdog:
         return tuple(each.pid for each in [*self._watched.values()])
 
     def kill_all(self) -> None:
-        """Kills all workers at once."""
+        """Kills all workers immediately."""
         for pid in self.watched:
             self._signal(pid, signal.SIGKILL)
 
@@ -396,8 +396,8 @@ class Watchdog:
         return self._hung.get(worker)
 
     def step(self, seconds: float) -> None:
-        """Adds ``seconds`` to the running time of each worker's current cell, and kills the workers that exceed their
-        time limit."""
+        """Adds ``seconds`` to the running time of each worker's current cell, and kills the workers whose cell exceeds
+        its time limit."""
         with self._lock:
             for worker, watched in self._watched.items():
                 if worker not in self._hung:

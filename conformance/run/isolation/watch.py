@@ -152,7 +152,8 @@ def read_entry(folder: Path, worker: str) -> Entry | None:
 
 
 def _part(raw: bytes, place: int, read: Callable[[bytes], T]) -> T | None:
-    """Returns the decoded part of a journal at this position; None if the part is empty or incomplete."""
+    """Returns the part of a journal that begins at byte ``place``, decoded by ``read``; None if the part is empty or
+    incomplete."""
     (length,) = _LENGTH.unpack_from(raw, place)
     start = place + _LENGTH.size
     try:
@@ -457,9 +458,10 @@ class Watch(Guard):
         self._journal.charge(self._places.get(clause, 0), judged=True)
 
     def _ended_by(self, call: GroupCall) -> CellKey | None:
-        """Returns the cell that counts as crashed because of this call; None if the call may be made. Besides the calls
-        that ended a process, the calls with the same layout or sample as two of these are not made, and no call at all
-        after the sixth of these (after the third, if no call of the group has returned)."""
+        """Returns the cell that counts as crashed if this call must not be made; None if it may be made. Calls that
+        ended a process are not made. If two of those have the same layout or sample, other calls with this layout or
+        sample are not made either. After six calls that ended a process (three, if no call of the group has returned)
+        no further call is made."""
         if (cell := self._charged_for(call)) is not None:
             self._gone[call.call] = cell
             return cell
@@ -475,8 +477,9 @@ class Watch(Guard):
         return next(iter(self._gone.values()))
 
     def _charged_for(self, call: GroupCall) -> CellKey | None:
-        """Returns the cell that is charged for a call that ended a process; None for other calls. A call that returned,
-        and whose judging ended the process, is made for other clauses than the judged one."""
+        """Returns the cell that counts as crashed because of a call that ended a process; None for a call that did not.
+        If a call returned, and the check of its result for one clause ended the process, the call is made for the other
+        clauses."""
         if (cell := self._guilty.calls.get(call)) is not None:
             return cell
         clause = self._guilty.judged.get(call) if self._again else None
@@ -518,8 +521,8 @@ class Watch(Guard):
         return msgspec.structs.replace(found, note="; ".join(filter(None, (found.note, text))))
 
     def _as_rest(self, found: CellOutcome, calls: Mapping[GroupCall, CellKey]) -> CellOutcome:
-        """Returns the outcome of a cell that ran without its deadly calls, with this outcome as the result of its other
-        checks. A cell that has no other check has no such result."""
+        """Returns the outcome of a cell that ran without the calls that end its process. This outcome is stored as the
+        result of its other checks, unless no other check was made."""
         if found.declared or (found.outcome is Outcome.ERROR and found.note == NO_CHECK):
             return found
         deadly = sum(call in self._guilty.calls or call in self._guilty.judged for call in calls)
@@ -562,8 +565,8 @@ class Watch(Guard):
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """The resources that a process needs to run items: its journal, its device index, the cells that have already
-    ended a process, and functions that end the process and print messages."""
+    """The resources that a process needs to run items: its journal, its device index, the cells that have already ended
+    a process, and functions for ending the process and for printing messages."""
 
     journal: Journal
     index: int  # of the device

@@ -209,9 +209,9 @@ _WRITING = frozenset(
 
 def worth_exploring(items: Sequence[Item], matcher: Matcher) -> list[Item]:
     """Returns the items without the cells that the manifest expects to fail, because further failing layouts of such
-    cells add no information. If the manifest expects stray writes of an op, all clauses whose checks write are left
-    out: in random layouts the op would write past the guard bytes, and the subprocess would crash at some later
-    point."""
+    cells add no information. If the manifest expects an op to write outside of its output, all clauses whose checks
+    make it write are left out too: in random layouts the op would write past the guard bytes, and the subprocess would
+    crash at some later point."""
     kept: list[Item] = []
     for item in items:
         broken = {c.clause for c in item.cells if matcher.expect(c) is not None}

@@ -330,13 +330,13 @@ def _scaled(random: Random, candidate: Candidate) -> Candidate:
 
 
 def kind_of(error: BaseException) -> str:
-    """Returns the kind of failure that is reported if a program raises this exception: the title and the subject of the
-    failure."""
+    """Returns the kind of failure that is reported if a program raises this exception: the title of the failure, and
+    what it is about."""
     return kind_of_failure(failure_of(error))
 
 
 def kind_of_failure(failure: Failure) -> str:
-    """Returns the kind of a failure: its title and its subject."""
+    """Returns the kind of a failure: its title, and what it is about."""
     return f"{failure.title}: {failure.subject}" if failure.subject else failure.title
 
 

@@ -105,7 +105,8 @@ class CandidateRunner:
 
     @cached_property
     def strides(self) -> StrideReference:
-        """The reference for the strides of results, without a cache file, because each candidate is needed only once."""
+        """The reference for the strides of results. It has no cache file, because each candidate is needed only
+        once."""
         return StrideReference(self.device.descriptor.torch_type, None)
 
     def run(

@@ -54,9 +54,9 @@ _SHOWN = 8
 def start_of(
     runner: CandidateRunner, clause: str, wanted: Failure
 ) -> tuple[Candidate, Failed] | None:
-    """Returns the smallest sample of the plan that fails in the same way and in the same layout as ``wanted``, together
-    with its failure; None if no sample fails in this way now. A failure in the recorded geometry, which fits no smaller
-    call, is looked for in every layout of the plan."""
+    """Returns the smallest sample of the plan that fails in the same way and in the same layout as the failure
+    ``wanted``, together with its own failure. Returns None if no sample fails in this way now. If ``wanted`` occurred
+    in the recorded geometry, which does not fit a smaller call, every layout of the plan is tried."""
     for sample in sorted(runner.samples, key=lambda s: s.numel):
         record = runner.run_layout(sample, clause, wanted.layout)
         for failed in record.failures:

@@ -143,7 +143,7 @@ def simpler_layouts(current: Candidate) -> Space:
 
 
 def _simpler(layout: AnyLayout) -> list[AnyLayout]:
-    """Returns the layouts that are simpler than the given one, and the given layout itself, the simplest first."""
+    """Returns the layouts that are simpler than ``layout``, followed by ``layout`` itself, the simplest first."""
     if isinstance(layout, Layout):
         mine = _factors(layout)
         return [each for each in NAMED if all(map(le, _factors(each), mine))]
@@ -227,7 +227,7 @@ def slots(call: Arguments) -> list[Slot]:
 
 
 def _options(value: Any) -> tuple[Any, ...]:
-    """Returns values of the same type that are simpler than the given one."""
+    """Returns simpler values of the same type as ``value``."""
     if isinstance(value, bool):
         return (False,) if value else ()
     if isinstance(value, int):

@@ -45,8 +45,8 @@ class Bench(msgspec.Struct, frozen=True):
     backward: bool = False
 
     def source(self) -> SampleSource:
-        """Returns the source of the subjects and samples. The first call may take seconds. Raises RecordingError if the
-        recording cannot be read."""
+        """Returns the source of the ops (or recorded calls) and their samples. The first call may take seconds. Raises
+        RecordingError if the recording cannot be read."""
         from conformance.recordings.source import source_of
 
         return source_of(self.recording, backward=self.backward)
