@@ -91,7 +91,7 @@ def index(context: CaseContext, where: int) -> None:
     z = y * 2
     assert z.grad_fn is not None
     z.grad_fn.register_prehook(partial(note, "a hook before a node"))
-    z.grad_fn.register_hook(partial(note, "a hook after a node"))
+    z.grad_fn.register_hook(partial(note, "a post-hook of a node"))
     x.register_post_accumulate_grad_hook(partial(note, "a hook after accumulation"))
     several = register_multi_grad_hook((y, z), partial(note, "a hook on several tensors"))
     with context.on(1 - where):
@@ -195,7 +195,7 @@ def hooks_on_the_stream(context: CaseContext, where: int) -> None:
     assert y.grad_fn is not None
     y.register_hook(partial(note, "a tensor hook"))
     y.grad_fn.register_prehook(partial(note, "a hook before a node"))
-    y.grad_fn.register_hook(partial(note, "a hook after a node"))
+    y.grad_fn.register_hook(partial(note, "a post-hook of a node"))
     context.settle()
     _backward(z)
     for what, found in sorted(seen.items()):

@@ -210,7 +210,8 @@ def patterned(rank: int, part: int, dtype: torch.dtype) -> Tensor:
 
 
 def _moves(ranks: Ranks, dtype: torch.dtype) -> dict[str, tuple[Callable[[], Tensor], Tensor]]:
-    """Returns the collectives that move values, by name, each with the tensor that this rank must receive."""
+    """Returns the collectives that only move values, by name: for each, a function that calls it, and the tensor
+    that this rank must receive."""
     index, count, root = ranks.index, ranks.count, root_of(ranks.count)
 
     def mine(part: int = 0) -> Tensor:

@@ -494,10 +494,10 @@ def tensors_that_come_twice(context: CaseContext) -> None:
     for op in ops():
         for overload in overloads_of(op):
             made = Arguments(overload, {"whole": False, "alpha": False, "ord": 2})
-            for name in ("a repeated tensor", "one list for all arguments"):
+            for name in ("a repeated tensor", "the same list for every argument"):
                 lists: dict[str, Tensors] = {}
                 for number, key in enumerate(made.lists):
-                    if name == "one list for all arguments" and number:
+                    if name == "the same list for every argument" and number:
                         lists[key] = lists[made.lists[0]]
                         continue
                     shapes = [(4, 4), (7, 7), (4, 4)] if op in MATRICES else [(4,), (7, 2), ()]

@@ -39,8 +39,8 @@ _REDUCED = "a reduction of a large tensor gave a wrong result"
 
 
 class Marked(NamedTuple):
-    """An op that finds one marked element. ``call`` takes a tensor of zeros with a single 1. ``known`` takes the index
-    of the 1 and the number of elements, and returns the right result."""
+    """An op that finds one marked element. ``call`` takes a tensor of zeros with a single 1 and returns the op's
+    result. ``known`` takes the index of the 1 and the number of elements, and returns the right result."""
 
     call: Callable[[torch.Tensor], torch.Tensor]
     known: Callable[[int, int], int]
