@@ -1,4 +1,4 @@
-"""The data of a failed check: the expected value and the found value, the place of the difference, and the call that
+"""The data of a failed check: the expected value and the found value, the position of the difference, and the call that
 failed.
 
 All code that groups, minimises, matches or shows failures uses the fields of ``Failure``. Messages are made from the
@@ -30,7 +30,7 @@ def sentence(
 
 
 class Word(str, Enum):
-    """An enumeration whose values are the texts that are written in files and on pages."""
+    """The base class of enumerations whose values are written as they are in files and on pages."""
 
     def __str__(self) -> str:
         return str(self.value)

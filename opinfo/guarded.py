@@ -152,12 +152,12 @@ class Guarded:
         self.base.copy_(to_device(self.before))
 
     def lay_again(self) -> None:
-        """Creates the view again, because a call may have changed its shape or storage."""
+        """Creates the view in its storage again, because a call may have changed the view's shape or storage."""
         self.view = strided_view(self.base, self.view.dtype, self.geometry)
 
     def arrived(self, from_device: Move) -> bool:
-        """Returns True if the storage contains the values of the view, which shows that the view still uses the memory
-        of the storage."""
+        """Returns True if the storage contains the values that the view now has, which shows that the view still
+        uses the memory of the storage."""
         held = strided_view(from_device(self.base), self.view.dtype, self.geometry)
         seen = from_device(self.view)
         return held.shape == seen.shape and not differing(held, seen).any()

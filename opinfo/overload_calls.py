@@ -53,7 +53,8 @@ def number_in_sequence(dtype: torch.dtype) -> Iterator[Call]:
 
 
 def number_and_tensor(dtype: torch.dtype) -> Iterator[Call]:
-    """Divisors that are not near zero, nor near a fraction of the number."""
+    """Yields divisions of a number by a tensor. No divisor is near zero and no quotient is near an integer, so that
+    a rounding error changes no remainder and no rounded quotient."""
     for shape in ((), (5,), (3, 4), (0,)):
         divisor = torch.randint(1, 4, shape) * torch.randint(0, 2, shape).mul(2).sub(1) * 0.75
         for number in (5, -5):

@@ -108,7 +108,7 @@ class Subject:
 
     @property
     def pointwise(self) -> bool:
-        """True if each element of the result depends only on the elements of the inputs at the same place."""
+        """True if each element of the result depends only on the elements of the inputs at the same position."""
         return False
 
     @property
@@ -154,7 +154,7 @@ class Subject:
 
     def written_tensors(self, call: Any) -> frozenset[int]:
         """Returns the positions of the tensors that a call writes to, as far as the subject knows. ``call`` is an
-        :class:`opinfo.compare.Arguments`. What ``exceptions.toml`` lists is added by the checks."""
+        :class:`opinfo.compare.Arguments`. The checks add the tensors that ``exceptions.toml`` lists."""
         return frozenset()
 
     def error_inputs(self, device: str) -> Iterator[Any]:
@@ -180,13 +180,13 @@ class Subject:
         return f"loaded({path!r}, {name!r})", (loaded,)
 
     def process_of(self, dtype: str, index: int) -> Function:
-        """Returns the function that extracts the unique part of the result of a sample, in a form that can be written to
-        a file."""
+        """Returns the function that extracts the determined part of the result of sample number ``index``, in a form
+        that can be written to a file."""
         raise NotImplementedError(f"{self.id} has no samples of its own")
 
     def source_of_process(self, dtype: str, index: int) -> Source:
-        """Returns the expression by which a repro script refers to the function that extracts the unique part of the
-        result of a sample."""
+        """Returns the expression by which a repro script refers to the function that extracts the determined part of
+        the result of sample number ``index``."""
         raise NotImplementedError(f"{self.id} has no samples of its own")
 
 
