@@ -46,8 +46,9 @@ def as_the_cpu_does(
     geometries: Sequence[Geometry | None],
     *given: Any,
 ) -> Gradients:
-    """Run ``procedure`` on eager CPU, with inputs and cotangents in the same layouts as on the device. All devices
-    share the derivative formulas, so a fault that eager CPU has too is not counted as a fault of the device."""
+    """Run ``procedure`` on eager CPU, with inputs and cotangents in the same layouts as on the device, and return
+    the gradients. All devices share the derivative formulas, so an error that eager CPU makes too is not counted as
+    a fault of the device."""
     there = laid_out(call.values, geometries, identity)
     host = replace(call, inputs=there, device=torch.device("cpu"), guarded=Guarded)
     host = replace(host, move=identity, back=identity, settle=identity)  # type: ignore[arg-type]

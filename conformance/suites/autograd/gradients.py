@@ -23,11 +23,11 @@ from opinfo.layouts import Geometry
 
 @dataclass(frozen=True, slots=True)
 class Cotangent:
-    """The cotangent of one output, or the tangent of one input. The values are fixed numbers of the given dtype (see
-    ``weights``), multiplied by ``scale``; ``geometry`` describes their layout on the device.
+    """The description of a cotangent of one output, or of a tangent of one input. The values are fixed numbers of the
+    given dtype (see ``weights``), multiplied by ``scale``; ``geometry`` describes their layout on the device.
 
-    If ``shape`` is set, the tensor is expanded to that shape. If ``conj`` is true, the conj bit is set. Two cotangents
-    of the same shape have different values if their ``turn`` differs.
+    If ``shape`` is set, the tensor is expanded to that shape. If ``conj`` is true, the conj bit is set. Two
+    cotangents of the same shape have different values if their ``turn`` differs.
     """
 
     dtype: torch.dtype
@@ -65,8 +65,8 @@ def _unordered(count: int, dtype: torch.dtype) -> torch.Tensor:
 
 @lru_cache(maxsize=64)
 def held_by(cotangent: Cotangent) -> torch.Tensor:
-    """Return the values of a cotangent before it is expanded, as a CPU tensor. The tensor is shared, so callers must
-    not write to it."""
+    """Return the values of a cotangent before the cotangent is expanded, as a CPU tensor. The tensor is shared, so
+    callers must not write to it."""
     return weights(cotangent.geometry.shape, cotangent.dtype, cotangent.turn) * cotangent.scale
 
 
@@ -100,7 +100,7 @@ def leaves_of(tensors: Iterable[torch.Tensor], places: Collection[int]) -> list[
 
 
 def place_cotangent(call: Invocation, cotangent: Cotangent | None) -> Guarded | None:
-    """Build a cotangent on the device in its layout. Returns None if ``cotangent`` is None."""
+    """Return a cotangent on the device in its layout, with known bytes around it; None if ``cotangent`` is None."""
     if cotangent is None:
         return None
     return call.guarded(held_by(cotangent), cotangent.geometry, call.move)
@@ -411,5 +411,5 @@ def in_place(
 
 
 def plain(tensors: list[torch.Tensor], device: torch.device) -> Any:
-    """Return (args, kwargs) of a call whose only arguments are the given tensors."""
+    """Return (args, kwargs) of a call whose only arguments are the given tensors, for any device."""
     return tuple(tensors), {}

@@ -107,7 +107,7 @@ def index(context: CaseContext, where: int) -> None:
 
 @cases("autograd.threads", requires={"multi_device"}, indices=2)
 def over_both_indices(context: CaseContext) -> None:
-    """Run backward through a graph that spans two device indices: each node must run with its own device index as
+    """Run backward through a graph that spans two device indices: while a node runs, its own device index must be
     the current index, and the gradients on both indices must be right."""
     seen: list[int] = []
     x, w = leaf(context, 0), leaf(context, 1, 2.0)

@@ -1,4 +1,5 @@
-"""Plain calls of an op: one call for each sample in each layout. Each result is judged for seven clauses at once."""
+"""Checks that make the ordinary call of an op: one call for each sample in each layout. Each result is judged for
+seven clauses."""
 
 from __future__ import annotations
 

@@ -251,8 +251,8 @@ def _unfit(ctx: OpContext, laid: Laid, how: str) -> Evidence | None:
 
 
 def _specs_and_form(result: Any) -> tuple[list[tuple[tuple[int, ...], torch.dtype]], str]:
-    """Return a list of the (shape, dtype) of each ``out=`` tensor for a result, and what ``out=`` takes: one tensor, a
-    tuple or a list."""
+    """Return a list of the (shape, dtype) of each ``out=`` tensor that a result needs, and the form in which
+    ``out=`` takes them: one tensor, a tuple or a list."""
     outputs = outputs_of(result) or ()
     return [(tuple(each.shape), each.dtype) for each in outputs], form_of(result)
 
@@ -525,7 +525,8 @@ def variants(ctx: OpContext) -> None:
 
 
 def _as_called(plain: Evidence) -> Part:
-    """Return the result of the function, together with the code by which a repro script computes the result again."""
+    """Return the result of the function as a part of a reference, together with the code by which a repro script
+    computes the result again."""
     code = "called_on_copies(replace_call(call, op))"
     return Part(plain, code, (called_on_copies, replace_call))
 
@@ -580,7 +581,7 @@ def _others(
 
 
 def judged_elsewhere(evidence: Evidence, reference: ReferenceParts) -> Found:
-    """Yield no verdict, because layout.values judges the result of the function."""
+    """Yield no verdict on the result of the function, because layout.values judges it."""
     yield from ()
 
 

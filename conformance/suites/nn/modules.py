@@ -241,8 +241,8 @@ def is_lazy(module: torch.nn.Module) -> bool:
 
 
 def copied(value: Any) -> Any:
-    """Return a deep copy of a module's constructor arguments. The copy is necessary because modules among the arguments
-    become part of the new module."""
+    """Return a deep copy of a module's constructor arguments. The copy is necessary because modules among the
+    arguments become parts of the module that is built."""
     return copy.deepcopy(value)
 
 

@@ -156,8 +156,8 @@ _TURNED = {
 
 
 def turned(piece: Piece, times: int) -> Piece:
-    """Return ``piece``, a pair of layout and shape, with another layout: the layout is replaced ``times`` times by the
-    layout that follows it in ``_TURNED``."""
+    """Return ``piece``, a pair of layout and shape, with another layout: the layout is replaced by the one that
+    follows it in ``_TURNED``, ``times`` times in a row."""
     layout, shape = piece
     for _ in range(times):
         layout = _TURNED.get(layout, DENSE)
@@ -489,8 +489,8 @@ def several_indices(context: CaseContext) -> None:
 
 @cases("optim.foreach")
 def tensors_that_come_twice(context: CaseContext) -> None:
-    """Call foreach ops with a tensor that is twice in a list, and with the same list for all arguments: results must
-    equal those of a loop over the single-tensor op on the CPU."""
+    """Call foreach ops with a tensor that is twice in a list, and with the same list for every argument: results
+    must equal those of a loop over the single-tensor op on the CPU."""
     for op in ops():
         for overload in overloads_of(op):
             made = Arguments(overload, {"whole": False, "alpha": False, "ord": 2})

@@ -144,7 +144,8 @@ def equal(
 
 
 def of_another_form(got: torch.Tensor, want: torch.Tensor) -> Wrong | None:
-    """Return a failure if the dtype or shape of ``got`` differs from the CPU's, otherwise None."""
+    """Return a failure if the dtype or shape of ``got`` differs from that of the CPU's result ``want``, otherwise
+    None."""
     if got.dtype != want.dtype:
         return Wrong("dtype", want.dtype, got.dtype)
     if got.shape != want.shape:

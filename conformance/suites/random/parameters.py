@@ -51,8 +51,8 @@ def coins(turn: int) -> torch.Tensor:
 
 
 def _apart(turn: int) -> torch.Tensor:
-    """Returns zeros for ``turn`` 0, so that some parameters are equal, and different numbers from 0 to 1 for
-    ``turn`` 1, so that all parameters differ."""
+    """Returns one number for each element, by which its parameter is shifted: zeros for ``turn`` 0, so that some
+    parameters are equal, and different numbers from 0 to 1 for ``turn`` 1, so that all parameters differ."""
     return turn * torch.arange(ROWS * COLUMNS).view(SHAPE) / (ROWS * COLUMNS)
 
 

@@ -127,7 +127,8 @@ class Model(State):
         return self.recorded.get(event, [None])[-1] if peer < 0 else peer
 
     def misuse(self, operands: Operands) -> str:
-        """Returns what is wrong with the streams and buffers of an instruction; empty if nothing is wrong."""
+        """Returns a text that says what is wrong with the streams and buffers of an instruction; empty if nothing is
+        wrong."""
         streams, buffers = places(operands), _numbers(operands, "buffer", "source", "target")
         if max(streams) >= len(self.streams) or max(buffers, default=0) >= BUFFERS * self.indices:
             return "uses a stream or buffer that does not exist"
@@ -175,7 +176,8 @@ class Model(State):
         return sorted({stream for stream, tick in before if clock[stream] < tick})
 
     def work(self, **operands: int) -> None:
-        """Adds to the model work on one stream, or a copy that uses two streams."""
+        """Adds to the model a kernel on one stream, or a copy that uses two streams; ``operands`` are the streams
+        and buffers."""
         on = places(operands)
         clock = self._before(operands) + Counter(on)
         for place in on:
@@ -484,7 +486,8 @@ def let_go(run: Running, place: int) -> None:
 
 @operation
 def kept_waiting(run: Running, places: tuple[int, ...], held: str, seconds: float) -> None:
-    """Checks that streams do not finish while a stream that they wait for is blocked."""
+    """Waits for the given number of seconds, and checks that the streams at ``places`` do not finish while a stream
+    that they wait for is blocked. ``held`` names the blocked stream in the message of the failure."""
     must_wait(run.context, [run.streams[place] for place in places], held, seconds)
 
 
@@ -519,7 +522,8 @@ def goes_on(context: CaseContext, stream: Any, name: str) -> None:
 
 
 def must_wait(context: CaseContext, streams: Sequence[Any], held: str, seconds: float) -> None:
-    """Gives streams the given number of seconds to finish, and checks that none of them finishes."""
+    """Waits for the given number of seconds, and checks that none of the streams finishes in this time. ``held``
+    names the stream that is blocked, for the message of the failure."""
     early = comes_to_be(lambda: True in [stream.query() for stream in streams], seconds)
     for _ in streams:
         context.check(
