@@ -279,7 +279,8 @@ class CellFacts(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def failing_layouts(self) -> tuple[str, ...]:
-        """The layouts in which a check failed, also one of the other checks of a cell that ended its process."""
+        """The layouts in which a check failed. For a cell that ended its process, the layouts in which its other
+        checks failed are included."""
         return self.layouts if self.rest is None else self.rest.layouts
 
     def observed_as(self, outcome: Outcome, declared: bool) -> Observed:

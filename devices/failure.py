@@ -144,7 +144,8 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         )
 
     def report(self, failed: int, checks: int) -> str:
-        """Returns the text of a report: the layout, the failure, and the number of failing checks."""
+        """Returns the text of the failure for a report: its layout, its message and, if several checks fail, that
+        ``failed`` of ``checks`` checks fail."""
         where = f"[{self.layout}] " if self.layout else ""
         more = f" ({failed} of {checks} checks fail)" if failed > 1 else ""
         return f"{where}{self.message}{more}"

@@ -64,7 +64,7 @@ class Device:
 
     @property
     def left_behind(self) -> tuple[str, ...]:
-        """Texts that say what importing the device's module changed in the current process."""
+        """Texts for people, each of which says what importing the device's module changed in the current process."""
         return tuple(self.left.done) if self.left is not None else ()
 
     @property

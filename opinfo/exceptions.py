@@ -86,7 +86,7 @@ class Exceptions(
         return exact, prefixes
 
     def about(self, op: str) -> Exceptions:
-        """Returns the exclusions that name an op."""
+        """Returns a copy that contains only the exclusions that name an op."""
         exact, prefixes = self._exclusions_by_op
         places = {*exact.get(op, ()), *(n for prefix, n in prefixes if op.startswith(prefix))}
         return Exceptions(exclusions=tuple(self.exclusions[place] for place in sorted(places)))

@@ -198,7 +198,7 @@ class ByValues(Guarded):
 
     @property
     def whole(self) -> bool:
-        """True if the view is the base itself."""
+        """True if the view is the base itself, so that there are no known bytes around it."""
         geometry, step = self.geometry, 1
         for size, stride in zip(reversed(geometry.shape), reversed(geometry.stride)):
             if stride != step:
@@ -207,7 +207,7 @@ class ByValues(Guarded):
         return geometry.offset == 0
 
     def _shaped(self, raw: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-        """Returns a new tensor of the base's dtype and shape, made from bytes."""
+        """Returns a new tensor of the base's shape and the given dtype, made from the bytes ``raw``."""
         typed = raw.clone().view(dtype)
         return typed.view(self.geometry.shape) if self.whole else typed
 

@@ -14,7 +14,7 @@ Calls = Callable[[torch.dtype], Iterator[Call]]
 
 
 def numbers(*shape: int, dtype: torch.dtype) -> torch.Tensor:
-    """Returns random numbers from -3 to 3, for an integer dtype whole ones."""
+    """Returns a tensor of random numbers from -3 to 3; they are whole numbers if the dtype is an integer dtype."""
     return (torch.rand(shape) * 6 - 3).to(dtype)
 
 

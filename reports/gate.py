@@ -384,7 +384,7 @@ class Against:
 
     @property
     def note(self) -> str:
-        """The remark about the baseline that reports show."""
+        """The remark about the comparison with the baseline that reports show."""
         origin, count = self.baseline.provenance, len(self.inherited)
         return (
             f"compared with the run of {origin.start} (torch {origin.torch}): {number(count, 'cell')} failed in "

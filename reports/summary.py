@@ -199,7 +199,7 @@ def _next(judged: GateResult) -> list[str]:
 
 
 def _in_full(run: Run, causes: Sequence[Cause], limit: int, style: Style) -> list[str]:
-    """Returns the lines of the first causes, with their minimised examples and the names of more cells."""
+    """Returns the lines of the first ``limit`` causes, with their minimised examples and the names of more cells."""
     lines = [line for cause in causes[:limit] for line in _cause_lines(run, cause, style, 1)]
     return [*lines, *_rest(run, causes[limit:])]
 

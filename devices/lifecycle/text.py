@@ -153,7 +153,7 @@ def _canonical(entry: Entry) -> Entry:
 
 
 def render(block: Block) -> str:
-    """Returns the text of a new block."""
+    """Returns the text of a new block as it is written to a manifest."""
     values = ((key, _written(key, getattr(block, key))) for key in KEYS)
     return "\n".join([_HEADER, *(f"{key} = {value}" for key, value in values if value is not None)])
 
@@ -215,7 +215,7 @@ def long_text(key: str, text: str) -> str:
 
 @lru_cache(maxsize=65536)
 def string(text: str) -> str:
-    """Returns a text as a basic string of TOML."""
+    """Returns a text as a basic TOML string, in quotes and with escapes."""
     return tomlkit.string(text).as_string()
 
 

@@ -98,7 +98,7 @@ class Basis:
 
     @cached_property
     def upstream(self) -> list[Sample]:
-        """The database's samples that plans use."""
+        """The database's samples that plans use, before the axes add theirs."""
         return choose(self.drawn, UPSTREAM)
 
     @cached_property
@@ -283,7 +283,8 @@ class Basis:
         return found + 1j * self._some_of(among, shape) if kind.is_complex else found
 
     def _some_of(self, values: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
-        """Returns a tensor of the given shape with random elements of a one-dimensional tensor."""
+        """Returns a tensor of the given shape whose elements are picked at random from the one-dimensional tensor
+        ``values``."""
         chosen = self.choice(len(values), (torch.Size(shape).numel(),))
         # index_select is twice as fast as indexing, but lacks kernels for some dtypes.
         found = values[chosen] if values.dtype in UNSIGNED else values.index_select(0, chosen)

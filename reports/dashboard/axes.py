@@ -137,5 +137,5 @@ def count(axis: Axis, codes: str) -> dict[str, dict[str, int]]:
 
 
 def letters_in(codes: str) -> dict[str, int]:
-    """Returns the number of times that each letter occurs in a text."""
+    """Returns the number of times that each status letter occurs in a text."""
     return {code: codes.count(code) for code in sorted(set(codes))}

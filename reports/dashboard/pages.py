@@ -132,7 +132,8 @@ def _row(series: Series, document: DeviceDocument, site: Site, now: datetime) ->
 
 
 def _alarms(rows: Sequence[Row], site: Site) -> list[Alarm]:
-    """Returns the cells of each device's newest run that need attention, the most urgent device first."""
+    """Returns an ``Alarm`` for each device: the cells of its newest run that need attention. The most urgent device
+    comes first."""
     found = [
         alarm_of(row.series, row.changed or {}, site.axes[row.series.latest.axis]) for row in rows
     ]

@@ -109,7 +109,8 @@ def host_grows(
 def _host_stays(
     context: CaseContext, repeat: Callable[[], None], calls: int, bound: Held, what: str
 ) -> None:
-    """Checks that host memory does not grow beyond the bound while a function is called repeatedly."""
+    """Checks that host memory does not grow beyond ``bound`` in windows of ``calls`` calls of ``repeat``. ``what``
+    names the repeated work in the message of the failure."""
     grown = host_grows(context, repeat, calls, bound)
     text, windows = "host memory grew with repeated calls", f"in 16 windows of {calls:,} calls"
     context.check(

@@ -128,7 +128,8 @@ def second_gradients(
     cotangents: Cotangents,
     wide: bool = True,
 ) -> Grads:
-    """Return the second gradients computed on the CPU, in the order of ``differentiated_twice``."""
+    """Return the second gradients computed on the CPU: the gradients of the first gradients with respect to the
+    inputs at ``places`` and then with respect to the cotangents, in the order of ``differentiated_twice``."""
     graph = Graph(function, arguments, values, places, wide=wide)
     ends, given = graph.ends(cotangents)
     given = leaves_of(given, range(len(given)))
@@ -145,7 +146,8 @@ def tangents_of(
     cotangents: Cotangents,
     wide: bool = True,
 ) -> Grads:
-    """Return the forward-mode derivative of each output, computed on the CPU."""
+    """Return the forward-mode derivative of each output, computed on the CPU for the tangents ``cotangents`` of the
+    inputs at ``places``."""
     copies = [wider(v) if wide else v.detach().clone() for v in values]
     given = [each for each in on_cpu(cotangents, [copies[p] for p in places]) if each is not None]
     return products(function, arguments, copies, places, given, torch.device("cpu"))

@@ -238,7 +238,8 @@ def gradients_of_gradients(
     starts: Sequence[torch.Tensor],
     move: Callable[[torch.Tensor], torch.Tensor],
 ) -> Sequence[torch.Tensor | None]:
-    """Return the gradients of the first gradients with respect to ``starts``."""
+    """Return the gradients of the first gradients ``first`` with respect to ``starts``, for cotangents with fixed
+    values, which ``move`` copies to the device; None for a start without a gradient."""
     ends = [each for each in first if each is not None and each.requires_grad]
     if not ends:
         return [None] * len(starts)
@@ -250,7 +251,8 @@ def gradients_of_gradients(
 
 @collects_memory
 def pushed_forward(call: Invocation, places: Sequence[int], tangents: Cotangents) -> Gradients:
-    """Compute the forward-mode derivative of each output, for the given tangents of the inputs at ``places``."""
+    """Compute the forward-mode derivative of each output of the call, for the given tangents of the inputs at
+    ``places``."""
     answer, tensors = Gradients(), [each.detach() for each in views(call.inputs)]
     try:
         args, kwargs = call.arguments(tensors, call.device)
@@ -279,7 +281,8 @@ def products(
     tangents: Sequence[torch.Tensor],
     device: torch.device,
 ) -> Grads:
-    """Return the tangent of each output, computed in forward mode; None for an output that has no tangent."""
+    """Return the tangent of each output of a call, computed in forward mode from the ``tangents`` of its inputs at
+    ``places``; None for an output that has no tangent."""
     with forward_ad.dual_level():
         duals = list(tensors)
         for place, tangent in zip(places, tangents):

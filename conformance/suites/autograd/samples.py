@@ -259,7 +259,8 @@ class Known:
     def laid(
         self, of: torch.Tensor, dtype: torch.dtype, layout: str, scale: float = 1.0, turn: int = 0
     ) -> Cotangent:
-        """Return a cotangent of the shape of ``of``, with the given dtype, layout and scale."""
+        """Return the description of a cotangent with the shape of ``of`` and the given dtype, layout and scale.
+        Cotangents with another ``turn`` have other values."""
         shape = tuple(of.shape)
         if layout == SUM:
             return Cotangent(dtype, CONTIGUOUS.geometry(()), shape, False, scale, turn)

@@ -55,7 +55,7 @@ def whole(
     text: str = WRONG_GRADIENT,
     at: str = "",
 ) -> None:
-    """Check that the gradient exists and that each of its elements equals ``value``."""
+    """Check that the gradient ``found`` exists and that each of its elements equals ``value``."""
     context.check(found is not None, "the leaf has no gradient", at=at)
     assert found is not None
     there = context.from_device(found) if found.device.index in (None, 0) else found.cpu()

@@ -250,7 +250,8 @@ def _backward(context: CaseContext, made: Sequence[Ran], tangents: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """A comparison of a compiled run with an eager run. ``at`` says which call of the program is compared."""
+    """A comparison of a compiled run with an eager run; differences fail the check. ``at`` is a text for the failure
+    that says which call of the program is compared."""
 
     context: CaseContext
     at: str

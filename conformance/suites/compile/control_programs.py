@@ -206,7 +206,8 @@ def without_gradients_inside(context: CaseContext) -> None:
 
 
 class _Doubled(torch.autograd.Function):
-    """Doubles its input. Its backward triples the gradient, which shows that this backward ran."""
+    """An autograd function that doubles its input. Its backward triples the gradient, which shows that this backward
+    ran."""
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:

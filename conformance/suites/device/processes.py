@@ -29,8 +29,8 @@ FORK_SECONDS = 8.0
 
 
 def counted(context: CaseContext) -> int:
-    """Returns the number of devices that torch reports, or the number that the descriptor declares if torch
-    does not report one."""
+    """Returns the number of devices that torch reports; the number that the descriptor declares if torch reports
+    none."""
     if context.accelerated:
         return torch.accelerator.device_count()
     count = getattr(getattr(torch, context.kind, None), "device_count", None)

@@ -168,7 +168,8 @@ def only_asserts(descriptor: Descriptor, op: str, source: SampleSource) -> str:
 
 
 def error_inputs(ctx: OpContext) -> None:
-    """Makes every invalid call of an op that torch's op database generates for the device."""
+    """Makes every invalid call of an op that torch's op database generates for the device. Each call must raise the
+    documented type of exception."""
     with ctx.running(ERROR_INPUTS) as record:
         device, left_out, unlike = str(ctx.device.torch_device), 0, []
         asserts = "device_assert" in ctx.device.descriptor.capabilities

@@ -277,7 +277,7 @@ COLLECTIVES = {
         _own,
     ),
 }
-"""The collectives by name. Their sums are sums of integers, which are exact in float32."""
+"""The collectives by name. Inputs are integers, whose sums are exact in float32."""
 
 VARIANTS = {
     **{name: rooted(first) for name, rooted in ROOTED.items()},
@@ -288,4 +288,4 @@ VARIANTS = {
         _own,
     ),
 }
-"""Other calls of some of the collectives: with another root, or with all rows for one rank."""
+"""Further calls of some of the collectives, by name: with another root, or with all rows for one rank."""

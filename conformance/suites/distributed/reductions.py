@@ -85,7 +85,7 @@ def _fold(name: str) -> Callable[[Tensor, Tensor], Tensor]:
 
 
 def reduced(name: str, tensors: list[Tensor]) -> Tensor:
-    """Returns the reduction of CPU tensors, computed in a wider dtype."""
+    """Returns the reduction ``name`` (such as "sum") of CPU tensors, one for each rank, computed in a wider dtype."""
     dtype = tensors[0].dtype
     found = reduce(_fold(name), [each.to(_wide(dtype)) for each in tensors])
     return (found / len(tensors) if name == "AVG" else found).to(dtype)

@@ -335,7 +335,8 @@ def arguments(laid: GuardedTensors, sample: ModuleSample, way: Way) -> tuple[Any
 
 
 def leaves_of(module: torch.nn.Module, given: Any) -> list[torch.Tensor]:
-    """Return the tensors that require a gradient: first inputs, then parameters."""
+    """Return the tensors of a call of the module that require a gradient: first those among its arguments ``given``,
+    then its parameters."""
     found = [*tensors_in(given), *module.parameters()]
     return [each for each in found if each.requires_grad]
 

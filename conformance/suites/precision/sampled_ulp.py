@@ -27,8 +27,9 @@ _WIDE = (torch.float64, torch.complex128)
 
 
 def on_samples_too(ctx: OpContext) -> None:
-    """Compare the results on up to four samples with the CPU's results in float64. Elementwise functions are skipped,
-    because :func:`~conformance.suites.precision.elementwise.elementwise` checks them."""
+    """Check that the results on up to four samples are within the op's bound of the CPU's results in float64.
+    Elementwise functions are skipped, because :func:`~conformance.suites.precision.elementwise.elementwise` checks
+    them."""
     if variants(ctx):
         return
     bound = on_samples(ctx.subject.id, ctx.dtype)

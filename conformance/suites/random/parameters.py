@@ -73,7 +73,7 @@ def counts(turn: int) -> torch.Tensor:
 
 
 def weights(turn: int) -> torch.Tensor:
-    """Returns rows of weights. Each row contains one nonzero weight."""
+    """Returns rows of weights, each with a single nonzero weight. ``turn`` (0 or 1) selects one of two such tensors."""
     return torch.nn.functional.one_hot(mixed(COLUMNS, turn)[:, 0], COLUMNS) * 2.0
 
 

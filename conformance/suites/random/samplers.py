@@ -100,7 +100,7 @@ class Sampler:
         return [self.law] * (2 if dtype.is_complex else 1)
 
     def dtypes_on(self, device: Descriptor) -> list[torch.dtype]:
-        """Returns the dtypes that the function accepts and the device declares."""
+        """Returns the dtypes that the function accepts and that the descriptor ``device`` declares."""
         return [getattr(torch, each) for each in self.dtypes if each in device.dtypes]
 
     @property

@@ -59,7 +59,7 @@ _KINDS_OF_STREAM = ("", " (the default)", " (of high priority)")
 
 @dataclass
 class Tables:
-    """The streams, buffers and events that instructions use, by number."""
+    """Streams, buffers and events by number, which the instructions of a program use."""
 
     streams: dict[int, Any] = field(default_factory=dict)
     buffers: dict[int, torch.Tensor] = field(default_factory=dict)
@@ -168,7 +168,8 @@ class Model(State):
         return reduce(or_, (self.clocks[place] for place in places(operands)))
 
     def unseen(self, operands: Operands) -> list[int]:
-        """Returns the streams for which an instruction must wait before it may use its buffers."""
+        """Returns the streams for which an instruction must wait before it may use its buffers, because it would
+        otherwise conflict with their earlier work."""
         clock = self._before(operands)
         used = {*reads(operands), *writes(operands)}
         before = [self.writes[buffer] for buffer in used if buffer in self.writes]
@@ -321,7 +322,8 @@ def _two_buffers(model: Model, on: int, first: int, second: int, **_: int) -> tu
     covers=_WORK,
 )
 def step(run: Tables, on: int, buffer: int, number: int) -> None:
-    """Runs two kernels whose result depends on ``number`` and on the order in which steps run."""
+    """Runs two kernels on a buffer. Their result depends on ``number`` and on the order in which this operation and
+    others run."""
     with run.streams[on]:
         run.buffers[buffer].mul_(3).add_(number)
 

@@ -175,7 +175,8 @@ def exactly_the_view(context: CaseContext, view: str, at: str) -> None:
 
 
 def _known(context: CaseContext, layout: str) -> tuple[GuardedTensor, GuardedTensor]:
-    """Returns equal tensors of known values on the CPU and on the device."""
+    """Returns two equal tensors in the given layout, one on the CPU and one on the device, with known bytes around
+    them."""
     values = torch.full(SHAPE, -1.0)
     here, there = torch.device("cpu"), context.device
     return context.guarded(values, layout, here), context.guarded(values, layout, there)

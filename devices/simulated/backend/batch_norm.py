@@ -15,7 +15,7 @@ _library: Final[Any] = torch.library.Library("aten", "IMPL")
 
 
 def register() -> None:
-    """Registers the kernels for the device."""
+    """Registers the kernels of this module for the simulated device."""
     for name, function in (
         ("batch_norm_stats", _stats),
         ("batch_norm_gather_stats_with_counts", _gather_stats),
