@@ -37,7 +37,8 @@ class CellKey(NamedTuple):
 
     @property
     def is_case(self) -> bool:
-        """True if the unit is a case of the clause, False if it is an op. Only the cells of ops have a dtype."""
+        """True if the cell is about a case of the clause, False if it is about an op. Only the cells of ops have a
+        dtype."""
         return not self.dtype
 
     @property
@@ -47,15 +48,15 @@ class CellKey(NamedTuple):
         return f"{self.dtype}@{self.variant}" if self.variant else self.dtype
 
     def as_data(self) -> dict[str, str]:
-        """Returns the cell as JSON documents state it: ``clause``, ``op`` (the unit), ``dtype``, and ``variant`` if the cell
-        has one."""
+        """Returns the cell as JSON documents state it: ``clause``, ``op`` (the name of the op or case), ``dtype``,
+        and ``variant`` if the cell has one."""
         data = {"clause": self.clause, "op": self.unit, "dtype": self.dtype}
         return {**data, "variant": self.variant} if self.variant else data
 
     @classmethod
     def of_kind(cls, clause: str, unit: str, kind: str) -> CellKey:
-        """Returns the cell of a clause and a unit with the dtype and variant that ``kind`` states, a text such as
-        ``float32@compiled``."""
+        """Returns the cell of a clause and a unit (an op or case) with the dtype and variant that ``kind`` states, a
+        text such as ``float32@compiled``."""
         dtype, _, variant = kind.partition("@")
         return cls(clause, unit, intern(dtype), intern(variant))
 

@@ -74,7 +74,7 @@ class Pinned:
 
     @property
     def layout(self) -> str:
-        """The name of the example, which reports and manifests use in the place of a layout."""
+        """The name of the example. Reports and manifests use it where they name a layout."""
         return PREFIX + self.id
 
 

@@ -231,7 +231,8 @@ def _contiguous_call(call: Arguments) -> Arguments:
 
 @dataclass(frozen=True, slots=True)
 class Traits:
-    """Facts about an op and dtype that decide which clauses apply. ``op`` is the subject's id."""
+    """Facts about a function under test and a dtype that decide which clauses apply. ``op`` is the id of the
+    function."""
 
     subject: Subject
     op: str

@@ -153,8 +153,9 @@ class Subject:
         return tuple(name + end for name in names for end in ("", "_"))
 
     def written_tensors(self, call: Any) -> frozenset[int]:
-        """Returns the positions of the tensors that a call writes to, as far as the subject knows. ``call`` is an
-        :class:`opinfo.compare.Arguments`. The checks add the tensors that ``exceptions.toml`` lists."""
+        """Returns the positions of the tensors that a call writes to, as far as this class can tell; none by
+        default. ``call`` is an :class:`opinfo.compare.Arguments`. The checks add the tensors that
+        ``exceptions.toml`` lists."""
         return frozenset()
 
     def error_inputs(self, device: str) -> Iterator[Any]:
@@ -171,8 +172,8 @@ class Subject:
         raise NotImplementedError(f"{self.id} has no samples of its own")
 
     def source_of(self, function: Function) -> Source:
-        """Returns the expression by which a repro script refers to a function of the subject that has no public name
-        in torch. Raises ValueError for a function that was not defined in a file."""
+        """Returns the expression by which a repro script refers to ``function``, a function of this object that has
+        no public name in torch. Raises ValueError for a function that was not defined in a file."""
         name, module = getattr(function, "__qualname__", ""), sys.modules.get(function.__module__)
         path = getattr(module, "__file__", None)
         if path is None or not name.isidentifier():

@@ -349,7 +349,7 @@ def load_run(path: Path) -> Run:
 
 
 def _body(source: Path) -> bytes:
-    """Reads the body of a record. Raises RunError if the header or the checksum is wrong."""
+    """Reads a record file and returns the bytes of its body. Raises RunError if the header or the checksum is wrong."""
     try:
         raw = read_regular(source, MOST_RECORD)
     except FileNotFoundError:

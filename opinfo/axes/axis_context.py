@@ -108,7 +108,7 @@ class Basis:
         They have elements in all tensors and in the result, if possible. Samples whose tensors all have several
         elements come first, and among them samples with many dimensions longer than 1. Samples whose result has
         several elements alternate with samples whose result is one number, since a single number cannot show that
-        elements are in the wrong place.
+        elements are in the wrong position.
         """
         held = [s for s in self.drawn if _all_strided(s) and 0 < s.numel <= MOST]
         held = [s for s in held if all(t.numel() for t in s.tensors)] or held

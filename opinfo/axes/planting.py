@@ -101,9 +101,10 @@ def plant(
     bases: Sequence[Sample] = (),
 ) -> tuple[Sample, Arguments] | None:
     """Returns a sample, and a copy of its call with the values ``among`` in all operands, or only in operand number
-    ``which``. A small operand gets only some of the values, and different ones with each ``turn``.
+    ``which``. A small operand gets only some of the values; calls with another ``turn`` put other ones into it.
 
-    Returns None if the CPU's result is not reliable, or if the operands got all values in an earlier turn.
+    Returns None if the CPU's result is not reliable, or if the operands got all values in calls with a smaller
+    ``turn``.
     """
     for base in bases or basis.bases:
         places = [

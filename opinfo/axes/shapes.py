@@ -283,8 +283,8 @@ EXTENT = Axis(
 
 
 def _empties(basis: Basis) -> Variations:
-    """Yields calls with empty tensors. Samples with different numbers of tensors take turns, because some ops accept a
-    number in place of a tensor."""
+    """Yields calls with empty tensors. They are made alternately from samples with different numbers of tensors,
+    because some ops accept a number in place of a tensor."""
     by_count: dict[int, list[Sample]] = {}
     for base in basis.bases:
         by_count.setdefault(len(base.tensors), []).append(base)

@@ -268,9 +268,9 @@ _IN = 4
 
 
 def special_everywhere(basis: Basis, call: Arguments) -> Arguments | None:
-    """Returns a call with special values in a quarter of the elements of its largest operands, and in the last rows and
-    columns, except at places where the CPU's result is not reliable. Returns None if the result is unreliable at most
-    places or has another shape."""
+    """Returns a call with special values in a quarter of the elements of its largest operands, and in the last rows
+    and columns, except at positions where the CPU's result is not reliable. Returns None if the result is unreliable
+    at most positions or has another shape."""
     kind, values = basis.kind, special_values(basis.kind)
     shape = max((t.shape for t in call.tensors if t.dtype == kind), key=torch.Size.numel)
     places = [p for p, t in enumerate(call.tensors) if t.dtype == kind and t.shape == shape]

@@ -102,7 +102,8 @@ def order(folded: Folded) -> Ordered:
 
 
 def slices(axis: Axis) -> Iterator[tuple[str, int, int, int]]:
-    """Yields each operator with the number of its pattern and the positions at which its cells begin and end."""
+    """Yields, for each operator, its name, the number of its pattern, and the positions at which its cells begin and
+    end in the order of the axis."""
     sizes = [sum(len(dtypes) for _, dtypes in pattern) for pattern in axis.patterns]
     start = 0
     for op, pattern in axis.ops:

@@ -158,8 +158,8 @@ class OutcomeCount:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """The page of a program's newest replay on a device. ``has_cells`` is true if this run is the newest of its
-    series; only then do the pages of the cells show this run."""
+    """The page of a program's newest replay on a device. ``has_cells`` is true if the run of this replay is also the
+    newest run of its series; only then do the pages of the cells show the results of the replay."""
 
     slug: str
     series: Series

@@ -130,8 +130,8 @@ def over_both_indices(context: CaseContext) -> None:
 
 @cases("autograd.threads", requires={"multi_device"}, indices=2)
 def roots_on_two_indices(context: CaseContext) -> None:
-    """Call torch.autograd.backward on two results on two device indices: the leaf, on either index, must accumulate the
-    gradients of both results."""
+    """Call torch.autograd.backward on two results, one on each of two device indices, that were computed from one
+    leaf: the leaf, on either index, must accumulate the gradients of both results."""
     for where in (0, 1):
         x = leaf(context, where)
         results = [(x.to(context.at(place)) * factor) for place, factor in ((0, 2), (1, 3))]

@@ -410,8 +410,8 @@ def strides_of(call: Invocation, tensor: torch.Tensor) -> tuple[int, ...]:
 
 
 def varied(value: torch.Tensor) -> torch.Tensor:
-    """Returns a floating-point or complex tensor with its elements rotated by one place, so that it has other values of
-    the same range. Returns any other tensor as it is, because it may hold indices."""
+    """Returns a floating-point or complex tensor with its elements rotated by one position, so that it has other
+    values of the same range. Returns any other tensor as it is, because it may contain indices."""
     floats = value.is_floating_point() or value.is_complex()
     if not floats or value.layout != torch.strided or value.numel() < 2:
         return value

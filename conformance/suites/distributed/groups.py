@@ -63,7 +63,7 @@ def backend_of(context: CaseContext) -> str:
 
 @dataclass
 class Ranks:
-    """This process as one of the ranks of a case, and the group of all ranks."""
+    """This process as one of the ranks of a case: its rank, and the process group of all ranks."""
 
     context: CaseContext
     membership: Membership

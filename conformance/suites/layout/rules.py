@@ -317,8 +317,8 @@ def reduces_nan(
 
 
 def nan_at(got: Any, want: Any) -> Wrong | None:
-    """Return a failure if NaN is at unexpected places of ``got``; otherwise None. ``want`` contains 1 where
-    NaN is expected and 0 elsewhere. The failure shows the first five places."""
+    """Return a failure if NaN is at unexpected positions of ``got``; otherwise None. ``want`` contains 1 where NaN
+    is expected and 0 elsewhere. The failure shows the first five positions."""
     want, held = [bool(each) for each in want], got.isnan().tolist()
     text = "{} as the first values of isnan()"
     return None if held == want else Wrong("values", text.format(want[:5]), held[:5])

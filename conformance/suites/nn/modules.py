@@ -317,7 +317,7 @@ def in_channels_last(module: torch.nn.Module) -> torch.nn.Module:
 
 def arguments(laid: GuardedTensors, sample: ModuleSample, way: Way) -> tuple[Any, Any]:
     """Return the arguments of the call twice: on the device, and in float64 on the CPU. The same tensors require
-    gradients in both places."""
+    gradients in both."""
 
     def put(each: torch.Tensor) -> torch.Tensor:
         if each.is_floating_point() or each.is_complex():

@@ -235,8 +235,8 @@ def _names(forms: tuple[Form, ...], asked: Callable[[Sampler], object] = bool) -
 
 
 def _with_parameters() -> list[str]:
-    """Returns the names of functions that take one set of parameters per element. A method such as ``bernoulli_`` comes
-    after the function of the same name."""
+    """Returns the names of functions that take one set of parameters per element. A method such as ``bernoulli_`` is
+    listed after the function of the same name."""
     names = _names((PARAMETERS, FILL, OTHER), lambda row: row.each.makers)
     functions = [name.rstrip("_") for name in names]
     return sorted(names, key=lambda name: functions.index(name.rstrip("_")))

@@ -32,8 +32,8 @@ WRITTEN = "a write to a few elements of a large tensor was lost or went to other
 
 def places(count: int, limit: int) -> list[tuple[int, int]]:
     """Returns the windows of a tensor of ``count`` elements, in order, each as its first element and its number of
-    elements: the start, the limit, the end, and the places where an index past the limit leads if it is truncated to 16
-    or 24 bits."""
+    elements: at the start, at the limit, at the end, and where an index past the limit leads if it is truncated to
+    16 or 24 bits."""
     middles = (0, 2**16, 2**24, 2**31, 2**32, limit, count)
     found: list[tuple[int, int]] = []
     for middle in sorted(set(middles)):

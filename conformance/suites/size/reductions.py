@@ -200,8 +200,8 @@ def _scannable() -> torch.Tensor:
 @cases("layout.large", over={"cumsum": ()}, variants=variant_of(2**24, "elements"), memory=lambda limit: most(limit) * 3, **MORE)  # fmt: skip
 @cases("layout.large", over={"cumsum": ()}, variants=variant_of(2**31, "elements"), memory=lambda limit: most(limit) * 2 + 2**26, **WHOLE)  # fmt: skip
 def running_sum(context: CaseContext, limit: int) -> None:
-    """The running sum of slightly fewer than, exactly, and more than 2^24 or 2^31 bytes is computed in bytes. Every
-    element is right."""
+    """The running sum of slightly fewer than, exactly, and more than 2^24 or 2^31 bytes is computed modulo 256.
+    Every element of the result is right."""
     slices = _scannable()
     want = slices.cumsum(0, dtype=torch.uint8)
 
