@@ -1,8 +1,9 @@
-"""Functions that control the entry points ``torch.backends``. Because of them, importing torch also imports the
-installed third-party backends.
+"""Controls whether torch imports the installed third-party backends by itself: importing torch also imports every
+backend that is registered as an entry point ``torch.backends``.
 
-The processes of the suite postpone the import of third-party backends. A process that plans or reports needs no device,
-and a process that opens a device records its own state before it imports the backend. The module does not import torch.
+The processes of the suite postpone the import of third-party backends. A process that plans or reports needs no
+device, and a process that opens a device records its own state before it imports the backend. The module does not
+import torch.
 """
 
 from __future__ import annotations

@@ -37,7 +37,8 @@ class CellKey(NamedTuple):
 
     @property
     def is_case(self) -> bool:
-        """True if the unit is a case of the clause and not an op. Only the cells of ops have a dtype."""
+        """True if the cell is about a case of the clause, False if it is about an op. Only the cells of ops have a
+        dtype."""
         return not self.dtype
 
     @property
@@ -47,14 +48,15 @@ class CellKey(NamedTuple):
         return f"{self.dtype}@{self.variant}" if self.variant else self.dtype
 
     def as_data(self) -> dict[str, str]:
-        """Returns the cell as JSON documents state it: ``clause``, ``op`` (the unit), ``dtype``, and ``variant`` if the cell
-        has one."""
+        """Returns the cell as JSON documents state it: ``clause``, ``op`` (the name of the op or case), ``dtype``,
+        and ``variant`` if the cell has one."""
         data = {"clause": self.clause, "op": self.unit, "dtype": self.dtype}
         return {**data, "variant": self.variant} if self.variant else data
 
     @classmethod
     def of_kind(cls, clause: str, unit: str, kind: str) -> CellKey:
-        """Returns the cell of a clause and a unit with the dtype and variant that ``kind`` states."""
+        """Returns the cell of a clause and a unit (an op or case) with the dtype and variant that ``kind`` states, a
+        text such as ``float32@compiled``."""
         dtype, _, variant = kind.partition("@")
         return cls(clause, unit, intern(dtype), intern(variant))
 
@@ -140,7 +142,7 @@ class Observed:
 
 
 class Seen(NamedTuple):
-    """A public bug of another device that also occurs in a cell of the tested device."""
+    """A publicly reported bug of another device that also occurs in a cell of the tested device."""
 
     reference: str  # "pytorch#139006"
     backend: str
@@ -171,15 +173,15 @@ MOST_ULPS: Final = 1e300
 
 
 class OtherChecks(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The result of the other checks of a cell that ended its process. The cell ran again without the calls that end the
-    process.
+    """The result of a cell's other checks: if a cell ended its process, the cell ran again without the calls that end
+    the process, and these are the checks of that second run.
 
-    ``outcome`` is the outcome that the cell would have without these calls. ``left_out`` is the number of calls that are
-    known to end the process. ``skipped`` is the number of further calls that were not made, because they are like calls
-    that end the process, or because too many calls of the cell do. ``layouts``, ``raises``, ``failure``, ``failed``,
-    ``also``, ``note``, ``said``, ``blocked_by`` and ``repro`` have the same meaning as in ``CellFacts``. ``ended`` and
-    ``verdict`` are the verdict on the end of the process alone and the verdict on the other checks alone; they are None
-    until the cell is judged.
+    ``outcome`` is the outcome that the cell would have without these calls. ``left_out`` is the number of calls that
+    are known to end the process. ``skipped`` is the number of further calls that were not made, because they are
+    like calls that end the process, or because too many calls of the cell do. ``layouts``, ``raises``, ``failure``,
+    ``failed``, ``also``, ``note``, ``said``, ``blocked_by`` and ``repro`` have the same meaning as in ``CellFacts``.
+    ``ended`` and ``verdict`` are the verdict on the end of the process alone and the verdict on the other checks
+    alone; they are None until the cell is judged.
     """
 
     outcome: Outcome
@@ -204,7 +206,8 @@ class OtherChecks(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
         return "; ".join(text for text in (failure, self.note) if text)
 
     def describe(self, checks: int) -> str:
-        """Returns a phrase about the other checks, of which ``checks`` were executed."""
+        """Returns a phrase for a report about the checks that the cell made without the calls that end its process,
+        such as "2 of 7 other checks fail: …". ``checks`` is the number of checks that were executed then."""
         if self.outcome is Outcome.FAIL:
             of = f"{self.failed} of {checks}" if checks else f"{self.failed}"
             one = "fails" if self.failed == 1 else "fail"
@@ -220,7 +223,8 @@ class OtherChecks(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
     @property
     def observed(self) -> Observed:
-        """The observation of the other checks, which is compared with a manifest."""
+        """The observation of the other checks (those that the cell makes without the calls that end its process), in
+        the form that is compared with a manifest."""
         said = self.said if self.failure is None else self.failure.said or ""
         return Observed(self.outcome, frozenset(self.layouts), self.raises, self.message, said=said)
 
@@ -276,7 +280,8 @@ class CellFacts(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def failing_layouts(self) -> tuple[str, ...]:
-        """The layouts in which a check failed, also one of the other checks of a cell that ended its process."""
+        """The layouts in which a check failed. For a cell that ended its process, the layouts in which its other
+        checks failed are included."""
         return self.layouts if self.rest is None else self.rest.layouts
 
     def observed_as(self, outcome: Outcome, declared: bool) -> Observed:
@@ -292,10 +297,10 @@ class CellFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CellOutcome(CellFacts, frozen=True, kw_only=True, omit_defaults=True):
-    """The result of a cell as a worker sends it to the session.
+    """The result of a cell as a worker sends it to the process that collects the results.
 
-    ``call`` is the call that ended the cell's process, if it is known. ``judged`` is True if that call had returned and
-    its result was being checked. ``script`` is the text of the repro script if the worker is on another machine.
+    ``call`` is the call that ended the cell's process, if it is known. ``judged`` is True if that call had returned
+    and its result was being checked. ``script`` is the text of the repro script if the worker is on another machine.
     ``others`` are the observations of the other runs of a flaky cell.
     """
 
@@ -309,5 +314,5 @@ class CellOutcome(CellFacts, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def observed(self) -> Observed:
-        """The observation of the cell, which is compared with a manifest."""
+        """The observation of the cell, in the form that is compared with a manifest."""
         return self.observed_as(self.outcome, self.declared)

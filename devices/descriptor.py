@@ -114,8 +114,8 @@ _Finite = Annotated[float, msgspec.Meta(ge=0, le=sys.float_info.max)]
 
 
 def _in_form(name: str, given: object, form: Any, wanted: str) -> Any:
-    """Returns a field's value converted to the type ``form``. Raises DescriptorError, which says that ``wanted`` was
-    expected, if the value cannot be converted."""
+    """Returns the value ``given`` for the field ``name``, converted to the type ``form``. If it cannot be converted,
+    raises DescriptorError, whose text says that ``wanted`` was expected."""
     try:
         return msgspec.convert(given, form)
     except msgspec.ValidationError:
@@ -145,8 +145,8 @@ AUTOCAST_POLICIES: Final = names(
 
 @dataclass(frozen=True, slots=True)
 class Autocast:
-    """Ops (of torch.ops.aten) that the device's autocast treats in another way than torch's common lists say: the
-    policy for these ops, and the reason."""
+    """Ops (of torch.ops.aten) that the device's autocast treats differently from torch's common lists: the policy
+    for these ops, and the reason."""
 
     policy: str
     ops: frozenset[str]
@@ -204,8 +204,8 @@ def common_facts(**more: str | None) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class _CheckedFacts:
-    """Calls the ``facts`` function of a descriptor and checks the result against the vocabulary. Raises
-    DescriptorError."""
+    """A replacement for the ``facts`` function of a descriptor: calls that function and checks its result against
+    the vocabulary. Raises DescriptorError."""
 
     device: str
     read: Callable[[], Mapping[str, str]]
@@ -366,7 +366,7 @@ class Descriptor:
         return self.process_group is not None and self.process_group.shares_indices
 
     def dtypes_of(self, op: str) -> frozenset[str]:
-        """Returns the dtypes that the device declares for an op."""
+        """Returns the dtypes for which the device declares that it supports an op."""
         return self.dtypes_by_op.get(op, self.dtypes)
 
     def first_time(self, seconds: float) -> float:

@@ -12,7 +12,8 @@ from pathlib import Path
 class ConformError(Exception):
     """An error that the user can fix. Its text says what was expected, what was found, and what to do.
 
-    ``exit_code`` is the exit code of the command that the error ends: 4 (usage) unless a subclass sets another code.
+    ``exit_code`` is the exit code of a command that ends with this error: 4 (usage) unless a subclass sets another
+    code.
     """
 
     exit_code: int = 4

@@ -1,4 +1,4 @@
-"""The data of a failed check: the expected value and the found value, the place of the difference, and the call that
+"""The data of a failed check: the expected value and the found value, the position of the difference, and the call that
 failed.
 
 All code that groups, minimises, matches or shows failures uses the fields of ``Failure``. Messages are made from the
@@ -30,7 +30,7 @@ def sentence(
 
 
 class Word(str, Enum):
-    """An enumeration whose values are the texts that are written in files and on pages."""
+    """The base class of enumerations whose values are written as they are in files and on pages."""
 
     def __str__(self) -> str:
         return str(self.value)
@@ -144,7 +144,8 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         )
 
     def report(self, failed: int, checks: int) -> str:
-        """Returns the text of a report: the layout, the failure, and the number of failing checks."""
+        """Returns the text of the failure for a report: its layout, its message and, if several checks fail, that
+        ``failed`` of ``checks`` checks fail."""
         where = f"[{self.layout}] " if self.layout else ""
         more = f" ({failed} of {checks} checks fail)" if failed > 1 else ""
         return f"{where}{self.message}{more}"

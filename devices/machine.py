@@ -16,8 +16,8 @@ from typing import Any
 
 
 def late_module(name: str) -> Any:
-    """Imports a module when the function is called, and returns the module. Descriptors use the function so that torch
-    and the device's modules are imported only when they are needed."""
+    """Imports a module by its name and returns it. Descriptors call the function inside of their own functions, so
+    that torch and the device's modules are imported only when they are needed."""
     return importlib.import_module(name)
 
 

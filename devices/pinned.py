@@ -74,7 +74,7 @@ class Pinned:
 
     @property
     def layout(self) -> str:
-        """The name of the example, which reports and manifests use in the place of a layout."""
+        """The name of the example. Reports and manifests use it where they name a layout."""
         return PREFIX + self.id
 
 
@@ -82,7 +82,7 @@ _Text = Annotated[str, msgspec.Meta(pattern=r"\S")]
 
 
 class _Line(msgspec.Struct, kw_only=True, tag_field="format", forbid_unknown_fields=True):
-    """The fields that lines of both formats have."""
+    """The fields that the lines of both formats of ``pinned.jsonl`` have."""
 
     id: str
     clause: _Text
@@ -167,7 +167,7 @@ def add_pinned(folder: Path, new: Iterable[Pinned]) -> tuple[Pinned, ...]:
 
 
 def line_of(pinned: Pinned) -> str:
-    """Returns the line of the file for a pinned example."""
+    """Returns the line of ``pinned.jsonl`` for a pinned example."""
     other = {"program"} if pinned.format == CALL else {"call", "layouts"}
     held = {name: value for name, value in asdict(pinned).items() if name not in other}
     line = {"id": pinned.id, **held, "format": pinned.format}

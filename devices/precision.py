@@ -32,7 +32,7 @@ _Maxima = dict[str, float]
 
 
 class Raised(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A maximum error that the device's file sets above the default, with the reason."""
+    """A maximum error that the device's file sets higher than the default, with the reason."""
 
     op: str
     dtype: str
@@ -50,7 +50,7 @@ class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     raised: tuple[Raised, ...] = ()
 
     def of(self, op: str, dtype: str) -> float | None:
-        """Returns the recorded maximum error for an op and dtype, in units in the last place; None if no error is
+        """Returns the recorded maximum error for an op and dtype, in units in the last place; None if no maximum is
         recorded."""
         found: Mapping[str, float] = getattr(self, dtype, {})
         return found.get(op)

@@ -33,8 +33,8 @@ class UnknownDevice(ConformError):
 
 @dataclass(frozen=True, slots=True)
 class Registry:
-    """The devices by name (``devices``), and for each device whose descriptor could not be loaded, the error by the
-    name of the device (``broken``)."""
+    """The devices that were found: ``devices`` has the descriptors by name, ``broken`` the error for each device
+    whose descriptor could not be loaded, by the name of the device."""
 
     devices: Mapping[str, Descriptor]
     broken: Mapping[str, DescriptorError]

@@ -34,9 +34,10 @@ class ManifestConflict(ManifestError):
 class Expectation:
     """The outcome that a manifest expects of a cell.
 
-    ``layouts`` is the union over all ``blocks``; None if one of the blocks allows any layout. Each block stands for a
-    separate cause, so a failure is expected if one of the blocks describes it. ``rest`` is the expectation of the other
-    checks of a cell that is expected to end its process, or None if they are expected to pass.
+    ``layouts`` is the union of the layouts of all ``blocks``; None if one of the blocks allows any layout. Each
+    block stands for a separate cause, so a failure is expected if one of the blocks describes it. ``rest`` is the
+    expectation of the other checks of a cell that is expected to end its process, or None if they are expected to
+    pass.
     """
 
     outcome: ExpectedOutcome
@@ -48,17 +49,18 @@ class Expectation:
 
     @property
     def parts(self) -> tuple[Expectation, ...]:
-        """The expectation itself, and that of the other checks if there is one."""
+        """This expectation, and the expectation of the other checks if there is one."""
         return (self,) if self.rest is None else (self, self.rest)
 
     @property
     def min_pass_rate(self) -> float | None:
-        """The share of runs in which a flaky cell must pass: the largest share that a deciding block demands."""
+        """The share of runs in which a flaky cell must pass: the largest share that one of the expectation's blocks
+        demands; None if no block demands a share."""
         rates = [each.min_pass_rate for each in self.deciding if each.min_pass_rate is not None]
         return max(rates, default=None)
 
     def is_expired(self, today: date) -> bool:
-        """Returns True if every deciding block has expired."""
+        """Returns True if every block of the expectation has expired."""
         return all(block.is_expired(today) for block in self.deciding)
 
 
@@ -120,8 +122,8 @@ class Matcher:
         return self._results[ranks]
 
     def _resolve(self, ranks: frozenset[tuple[int, ...]]) -> Match:
-        """Returns the match for a set of blocks. Each block is given by its index and by four numbers that say how
-        specifically it matches clause, op, dtype and variant."""
+        """Returns the match for a set of blocks that match a cell. Each block is given by its index and by four
+        numbers that say how specifically it matches clause, op, dtype and variant."""
         blocks = {index: self._blocks[index] for index, *_ in sorted(ranks)}
         deciding = {
             index

@@ -45,8 +45,8 @@ class _Answers(msgspec.Struct):
 
 
 class _Shipped(msgspec.Struct):
-    """The content of the file. ``by_type`` has the references by device type, and below that by op and dtype.
-    References that do not depend on the device type are stored under the type ""."""
+    """The content of the file of shipped references. ``by_type`` has the references by device type, and below that
+    by op and dtype. References that do not depend on the device type are stored under the type ""."""
 
     commit: str  # the commit of torch that the answers are for
     answers: list[Any]
@@ -71,20 +71,20 @@ def answers_for(torch_build: str, torch_type: str, name: str) -> Mapping[str, An
 
 
 def beginning(key: str) -> str:
-    """Returns the part of a call's cache key that is stored in the file."""
+    """Returns the beginning of a call's cache key, by which the file of shipped references stores the call."""
     return key[: 1 + 2 * _BYTES]
 
 
 @cache
 def _read_file(path: Path) -> _Shipped | None:
-    """Returns the content of the file; None if the file is missing or unreadable."""
+    """Returns the content of a file of shipped references; None if the file is missing or unreadable."""
     with suppress(OSError, zlib.error, msgspec.DecodeError):
         return msgspec.msgpack.decode(zlib.decompress(path.read_bytes()), type=_Shipped)
     return None
 
 
 def pack(folder: Path) -> bytes:
-    """Returns the content of the file, made from a folder of cached references
+    """Returns the content of a file of shipped references, made from a folder of cached references
     (``references/v2-2.13.0+cpu-cf30153c4c13``), which has a folder for each device type with one file for each op and
     dtype.
 

@@ -168,7 +168,7 @@ class Op(Subject):
     @cached_property
     def pointwise(self) -> bool:
         """True if any overload of the op is tagged as pointwise: each element of the result depends only on the
-        elements of the inputs at the same place (torch.Tag.pointwise)."""
+        elements of the inputs at the same position (torch.Tag.pointwise)."""
         return any(torch.Tag.pointwise in overload.tags for overload in self._overloads)
 
     @property
@@ -236,7 +236,8 @@ class Op(Subject):
         return max(r for r, _ in found), max(a for _, a in found)
 
     def source_of(self, function: Function) -> Source:
-        """Returns the look-up of a function in torch's database, as a repro script writes it."""
+        """Returns the expression that looks up a function of the op in torch's database, as a repro script writes
+        it."""
         kinds = ("function", "method", "inplace", "operator", "inplace_operator")
         kind = next((each for each in kinds if getattr(self, each) == function), "function")
         name = "op" if kind == "function" else f"{kind}_variant"
@@ -246,8 +247,8 @@ class Op(Subject):
         return DrawnProcess(self.id, dtype, index)
 
     def source_of_process(self, dtype: str, index: int) -> Source:
-        """Returns the look-up of a sample's ``output_process_fn_grad`` in torch's database, as a repro script writes
-        it."""
+        """Returns the expression that looks up the ``output_process_fn_grad`` of sample number ``index`` in torch's
+        database, as a repro script writes it."""
         sample = f"drawn_sample({self.id!r}, {dtype!r}, {index})"
         return f"{sample}.output_process_fn_grad", (drawn_sample,)
 
@@ -284,8 +285,8 @@ def drawn_sample(op_id: str, dtype: str, index: int) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class DrawnProcess:
-    """The function of the database that extracts the unique part of the result of a sample. It is looked up when it is
-    called, so that only its name needs to be written to a file."""
+    """The function of the database that extracts the determined part of a sample's result. The function is looked up
+    when it is called, so that only its name needs to be written to a file."""
 
     op: str
     dtype: str

@@ -51,8 +51,8 @@ def outputs_of(result: Any) -> list[torch.Tensor] | None:
 
 
 def fits_in(target: Any, result: Any) -> bool:
-    """Returns True if an in-place variant could write a result into ``target``: the shapes are equal, and the dtype can
-    be cast."""
+    """Returns True if an in-place variant could write ``result`` into ``target``: the shapes are equal, and the
+    dtype of the result can be cast to that of the target."""
     tensors = isinstance(target, torch.Tensor) and isinstance(result, torch.Tensor)
     return tensors and result.shape == target.shape and torch.can_cast(result.dtype, target.dtype)
 
@@ -87,7 +87,7 @@ def _on(given: Any, device: torch.device) -> Any:
 class Arguments:
     """The positional and keyword arguments of a call, separated from the tensors in them.
 
-    ``bind(tensors)`` returns the arguments with other tensors in the same places.
+    ``bind(tensors)`` returns the arguments with other tensors at the same positions.
     """
 
     __slots__ = (

@@ -12,7 +12,8 @@ from opinfo.subject import Subject
 
 
 class Database:
-    """Torch's database of ops as a :class:`opinfo.sample_source.SampleSource`, followed by overloads of aten."""
+    """The sample source for torch's database of ops and, after its ops, for overloads of aten that none of the ops
+    calls."""
 
     def subjects(self) -> Mapping[str, Subject]:
         """Returns all ops by id, in the database's order, and then the overloads. The first call takes seconds. Raises

@@ -33,11 +33,11 @@ def is_settled(op: Subject, call: Arguments, process: Process, families: frozens
 
 
 def depends_on_order(op: Subject, call: Arguments) -> bool:
-    """Returns True if the CPU's result changes when the elements are processed from the end, because two elements are
-    written to the same place.
+    """Returns True if the CPU's result changes when the elements are processed in reverse order, because two elements
+    are written to the same position.
 
-    The first two operands are the values and the indices to which they are written. The values are replaced by distinct
-    float64 numbers, so that any change of the order changes the result.
+    The first two operands are the values and the indices to which they are written. The values are replaced by
+    distinct float64 numbers, so that any change of the order changes the result.
     """
     first = call.tensors[0]
     apart = torch.arange(1, first.numel() + 1, dtype=torch.float64).reshape(first.shape)
@@ -60,10 +60,10 @@ SEEDS = 6
 
 def depends_on_seed(op: Subject, call: Arguments, process: Process = None) -> bool:
     """Returns True if the CPU's result changes with the seed. In this case, a device that has its own generator returns
-    a different result.
+    a different result. ``process`` is applied to the results before they are compared.
 
-    The call is also tried with negated inputs, because rrelu draws only for negative numbers, and a layout may negate
-    the inputs. A call that raises does not depend on the seed.
+    The call is also tried with negated inputs, because rrelu draws random numbers only for negative inputs, and a
+    layout may negate the inputs. A call that raises does not depend on the seed.
     """
     floats = [each.is_floating_point() and each.layout == torch.strided for each in call.tensors]
     negated = [-each if turn else each for each, turn in zip(call.tensors, floats, strict=True)]
@@ -125,7 +125,7 @@ def without_ties(
     call: Arguments, families: frozenset[str], family: str = "values.of_any"
 ) -> Arguments:
     """Returns the call with all elements of the input distinct, for ops that may return any of several equal
-    elements."""
+    elements. ``family`` is the family of these ops; calls of other ops are returned unchanged."""
     if family not in families or call.kwargs.get("stable") or not call.tensors:
         return call
     first, *rest = call.tensors

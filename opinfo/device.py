@@ -64,7 +64,7 @@ class Device:
 
     @property
     def left_behind(self) -> tuple[str, ...]:
-        """Texts that say what importing the device's module changed in the current process."""
+        """Texts for people, each of which says what importing the device's module changed in the current process."""
         return tuple(self.left.done) if self.left is not None else ()
 
     @property
@@ -96,8 +96,8 @@ class Device:
 
     @cached_property
     def slices(self) -> bool:
-        """True if the device can make views by slicing. If the device cannot, the cells of slicing ops report this
-        fault, and all other cells are checked without views."""
+        """True if the device can make views by slicing. If it cannot, the failure is reported by the cells of
+        slicing ops only, and all other cells are checked without views."""
         geometry = Layout.parse(BY_VALUES[-1]).geometry((2, 3))
         try:
             sliced_view(self.to_device(torch.zeros(64)), geometry)
@@ -119,8 +119,8 @@ class Device:
             self.synchronise()
 
     def let_go(self) -> None:
-        """Consumes the late error of a failed call. A device may report the error twice, as torch's lazy backend does,
-        and the second report would be blamed on the next call."""
+        """Waits for a failed call and discards its late error. A device may report the error twice, as torch's lazy
+        backend does, and the second report would be blamed on the next call."""
         if self.descriptor.settle is not None:
             with suppress(Exception):
                 self.settle(())

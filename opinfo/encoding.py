@@ -30,8 +30,8 @@ class NotEncodable(ValueError):
 
 
 class Codec(NamedTuple):
-    """A type of value, with the functions that convert a value to data and back. The data may contain other values that
-    have a tag."""
+    """The functions that convert values of one type to data and back. The data may contain other values that have a
+    tag."""
 
     write: Callable[[Any], Any]
     read: Callable[[Any], Any]
@@ -41,7 +41,7 @@ Codecs = Mapping[str, tuple[type, Codec]]
 
 
 def _constants(kind: type) -> Codec:
-    """Returns the conversion for constants of torch, such as dtypes."""
+    """Returns the codec for constants of torch of the type ``kind``, such as dtypes."""
 
     def constant(name: str) -> Any:
         found = getattr(torch, name)

@@ -74,7 +74,7 @@ class Exceptions(
 
     @cached_property
     def _index(self) -> tuple[dict[str, set[str]], list[tuple[str, str]]]:
-        """The families by exact name of an op, and the pairs of prefix and family."""
+        """The families of ops: by the exact name of an op, and as pairs of a prefix and a family."""
         exact: dict[str, set[str]] = {}
         prefixes: list[tuple[str, str]] = []
         for family in self.families:
@@ -86,15 +86,15 @@ class Exceptions(
         return exact, prefixes
 
     def about(self, op: str) -> Exceptions:
-        """Returns the exclusions that name an op."""
+        """Returns a copy that contains only the exclusions that name an op."""
         exact, prefixes = self._exclusions_by_op
         places = {*exact.get(op, ()), *(n for prefix, n in prefixes if op.startswith(prefix))}
         return Exceptions(exclusions=tuple(self.exclusions[place] for place in sorted(places)))
 
     @cached_property
     def _exclusions_by_op(self) -> tuple[dict[str, set[int]], list[tuple[str, int]]]:
-        """The places of the exclusions by exact name of an op, and the pairs of prefix and place. A plan asks for thousands
-        of ops."""
+        """The positions of the exclusions in the file: by the exact name of an op, and as pairs of a prefix and a
+        position. They are looked up for thousands of ops when a plan is made."""
         exact: dict[str, set[int]] = {}
         prefixes: list[tuple[str, int]] = []
         for place, exclusion in enumerate(self.exclusions):

@@ -152,12 +152,12 @@ class Guarded:
         self.base.copy_(to_device(self.before))
 
     def lay_again(self) -> None:
-        """Creates the view again, because a call may have changed its shape or storage."""
+        """Creates the view in its storage again, because a call may have changed the view's shape or storage."""
         self.view = strided_view(self.base, self.view.dtype, self.geometry)
 
     def arrived(self, from_device: Move) -> bool:
-        """Returns True if the storage contains the values of the view, which shows that the view still uses the memory
-        of the storage."""
+        """Returns True if the storage contains the values that the view now has, which shows that the view still
+        uses the memory of the storage."""
         held = strided_view(from_device(self.base), self.view.dtype, self.geometry)
         seen = from_device(self.view)
         return held.shape == seen.shape and not differing(held, seen).any()
@@ -198,7 +198,7 @@ class ByValues(Guarded):
 
     @property
     def whole(self) -> bool:
-        """True if the view is the base itself."""
+        """True if the view is the base itself, so that there are no known bytes around it."""
         geometry, step = self.geometry, 1
         for size, stride in zip(reversed(geometry.shape), reversed(geometry.stride)):
             if stride != step:
@@ -207,7 +207,7 @@ class ByValues(Guarded):
         return geometry.offset == 0
 
     def _shaped(self, raw: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-        """Returns a new tensor of the base's dtype and shape, made from bytes."""
+        """Returns a new tensor of the base's shape and the given dtype, made from the bytes ``raw``."""
         typed = raw.clone().view(dtype)
         return typed.view(self.geometry.shape) if self.whole else typed
 

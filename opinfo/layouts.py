@@ -28,7 +28,8 @@ EXPAND = ("none", "first", "last")
 
 @dataclass(frozen=True, slots=True)
 class Geometry:
-    """The place of a view's elements in its storage. All numbers count elements of the view's dtype."""
+    """The positions of a view's elements in its storage: strides, offset and size. All numbers count elements of the
+    view's dtype."""
 
     shape: tuple[int, ...]
     stride: tuple[int, ...]
@@ -157,7 +158,8 @@ class LayoutCase:
 
 @dataclass(frozen=True, slots=True)
 class CoveringSet:
-    """The ordered set of layout cases in which every call is run. ``version`` changes with its content."""
+    """The ordered set of layout cases (layouts for all tensors of a call) in which every call is run. ``version``
+    changes with its content."""
 
     version: int
     cases: tuple[LayoutCase, ...]
@@ -226,8 +228,8 @@ def covering_set(path: Path = _FILE) -> CoveringSet:
 
 
 def _mixed(parts: Sequence[str]) -> LayoutCase:
-    """Returns the case for two or three layouts. The first layout is for the first tensor and the last layout for all
-    other tensors; if there are three layouts, the middle one is for the second tensor."""
+    """Returns the layout case for two or three layouts. The first layout is for the first tensor and the last layout
+    for all other tensors; if there are three layouts, the middle one is for the second tensor."""
     first, *second, rest = map(parse_layout, parts)
     return LayoutCase("/".join(parts), first, rest, *second)
 

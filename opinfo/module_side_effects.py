@@ -274,7 +274,8 @@ class Sorting(TorchFunctionMode):
         return isinstance(device, torch.device) and device.type == self.kind
 
     def take(self, replaced: Replaced) -> None:
-        """Restores an op of torch, and uses the module's replacement only in calls on the device."""
+        """Restores an op of torch that the device's module replaced. From now on, the replacement is used only in
+        calls on the device."""
         self.replaced.append(replaced)
         ours, theirs = replaced.torch, replaced.theirs
         if hasattr(ours, "__set__"):  # an attribute: a mode sees the call of its getter

@@ -14,7 +14,7 @@ Calls = Callable[[torch.dtype], Iterator[Call]]
 
 
 def numbers(*shape: int, dtype: torch.dtype) -> torch.Tensor:
-    """Returns random numbers from -3 to 3, for an integer dtype whole ones."""
+    """Returns a tensor of random numbers from -3 to 3; they are whole numbers if the dtype is an integer dtype."""
     return (torch.rand(shape) * 6 - 3).to(dtype)
 
 
@@ -53,7 +53,8 @@ def number_in_sequence(dtype: torch.dtype) -> Iterator[Call]:
 
 
 def number_and_tensor(dtype: torch.dtype) -> Iterator[Call]:
-    """Divisors that are not near zero, nor near a fraction of the number."""
+    """Yields divisions of a number by a tensor. No divisor is near zero and no quotient is near an integer, so that
+    a rounding error changes no remainder and no rounded quotient."""
     for shape in ((), (5,), (3, 4), (0,)):
         divisor = torch.randint(1, 4, shape) * torch.randint(0, 2, shape).mul(2).sub(1) * 0.75
         for number in (5, -5):

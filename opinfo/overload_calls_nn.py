@@ -12,7 +12,7 @@ from opinfo.overload_calls import Call, Calls, numbers
 
 
 def weight_norm(dtype: torch.dtype) -> Iterator[Call]:
-    """The norm of each slice along the first or the last dimension."""
+    """Yields calls of weight norm along the first or the last dimension, with one norm for each slice."""
     for shape in ((4, 3), (5, 2, 3), (2, 3, 2, 2)):
         v = numbers(*shape, dtype=dtype)
         for dim in (0, len(shape) - 1):
@@ -28,7 +28,8 @@ def weight_norm_backward(dtype: torch.dtype) -> Iterator[Call]:
 
 
 def dropout_without_chance(dtype: torch.dtype) -> Iterator[Call]:
-    """Calls whose results do not depend on random numbers: all elements are kept, or none."""
+    """Yields calls of dropout whose results do not depend on random numbers, because all elements are kept or none
+    is."""
     for shape in ((), (5,), (3, 4), (2, 3, 4), (0,)):
         for p, train in ((0.0, True), (1.0, True), (0.3, False)):
             yield (numbers(*shape, dtype=dtype), p, train), {}
@@ -53,7 +54,8 @@ def resized_with_antialias_backward(dtype: torch.dtype) -> Iterator[Call]:
 
 
 def quantized_and_back(dtype: torch.dtype) -> Iterator[Call]:
-    """Values halfway between two steps are left out: a rounding error would move them by a step."""
+    """Yields calls of fake quantisation. Values halfway between two quantisation steps are left out, because a
+    rounding error would move them by a whole step."""
     for shape in ((), (5,), (3, 4), (0,)):
         yield (_between_steps(shape, 0.25, dtype), 0.25, 3, -128, 127), {}
         yield (_between_steps(shape, 0.5, dtype), 0.5, 0, 0, 15), {}
@@ -103,7 +105,8 @@ def statistics(dtype: torch.dtype) -> Iterator[Call]:
 
 
 def masked_softmax(dtype: torch.dtype) -> Iterator[Call]:
-    """A mask for all elements, one for queries and keys, and one for keys; no row is masked as a whole."""
+    """Yields calls of masked softmax with three kinds of mask: for all elements, for queries and keys, and for keys
+    only. No row is masked as a whole."""
     for shape, kind in (((2, 2, 3, 3), 2), ((3, 3), 0), ((2, 3), 1)):
         mask = torch.rand(shape) > 0.5
         mask[..., 0] = False
@@ -118,7 +121,8 @@ def masked_softmax_backward(dtype: torch.dtype) -> Iterator[Call]:
 
 
 def _attention(width: int, dtype: torch.dtype) -> tuple[torch.Tensor, ...]:
-    """Returns weight and bias of the projections to queries, keys and values, and of that to the output."""
+    """Returns the weights and biases of an attention layer's projections: first to queries, keys and values, then to
+    the output."""
     sizes: tuple[tuple[int, ...], ...] = (
         (3 * width, width),
         (3 * width,),

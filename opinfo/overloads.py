@@ -1,4 +1,4 @@
-"""Subjects for overloads of aten that users reach, but that no op of torch's database calls."""
+"""Subjects (functions under test) for overloads of aten that users reach, but that no op of torch's database calls."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ _OF_INTERNAL: Final = ("contiguous", "contiguous+offset")
 
 
 class AtenOverload(Subject):
-    """An overload of aten with samples of its own, such as ``aten.bucketize.Scalar``."""
+    """A function under test that is one overload of aten, such as ``aten.bucketize.Scalar``, with handwritten
+    samples."""
 
     runs_on_cpu = True
     #: the rules for special values make calls of their own, which an overload need not take
@@ -47,7 +48,8 @@ class AtenOverload(Subject):
 
     @property
     def own_families(self) -> frozenset[str]:
-        """The families that follow from the schema. The sizes of all samples stay as they are."""
+        """The families of ``exceptions.toml`` to which the overload belongs: those that its schema implies, and the
+        families of ops whose samples must keep the sizes of their tensors."""
         found = super().own_families | {"axes.keep_shapes", "explore.keeps_sizes"}
         return found | {"mutates.arguments"} if self._written else found
 
@@ -67,7 +69,7 @@ class AtenOverload(Subject):
         )
 
     def written_tensors(self, call: Any) -> frozenset[int]:
-        """Returns the positions of the tensors to which the overload writes by its schema."""
+        """Returns the positions of the call's tensors to which the overload writes according to its schema."""
         names = (each.name for each in schema_of(self._overload).arguments)
         given = dict(zip(names, call.args)) | call.kwargs
         written = {id(each) for name in self._written for each in tensors_of(given.get(name))}
@@ -82,7 +84,7 @@ class AtenOverload(Subject):
 
 @cache
 def overload_subjects() -> Mapping[str, Subject]:
-    """Returns the subjects by id, without those whose overload the installed torch lacks."""
+    """Returns an ``AtenOverload`` for each overload that the installed torch has, by id."""
     every = {**CALLS, **NETWORK_CALLS, **OF_INTEGERS}
     for name, (plain, calls) in WITH_TARGETS.items():
         every[name] = partial(_with_targets, name, plain, calls)
@@ -102,7 +104,9 @@ def _overload(name: str) -> Any:
 
 
 def _with_targets(name: str, plain: str, calls: Calls, dtype: torch.dtype) -> Iterator[Call]:
-    """Yields the calls with targets of the results' sizes, which hold zeros."""
+    """Yields the calls of the overload ``name``, which writes its results into arguments such as ``out=``. For these
+    arguments, the calls pass zeros of the sizes that the overload ``plain``, which returns its results, gives for
+    the same arguments."""
     targets = [
         each.name
         for each in schema_of(_overload(name)).arguments

@@ -91,13 +91,13 @@ def build(
     pinned: Iterable[CellKey] = (),
     variants: Mapping[str, tuple[str, ...]] = MappingProxyType({}),
 ) -> Plan:
-    """Plans the cells of ``subjects``, which are :class:`opinfo.samples.Traits` or other objects with ``op`` and
-    ``dtype``.
+    """Plans the cells of ``subjects``, which are :class:`opinfo.samples.Traits` or other objects that name a function
+    under test (``op``) and a ``dtype``.
 
-    ``applies`` returns the clauses that apply to a subject. ``variants`` has the variants of those clauses that have any;
-    each variant is a cell. Exclusions remove cells; the plan keeps the removed cells
-    with the reasons. ``pinned`` are the cells of pinned examples. Pinned cells that the plan would not have are added
-    at the end, so that a run shows if they can no longer be checked.
+    ``applies`` returns the clauses that apply to such an object. ``variants`` has the variants of those clauses that
+    have any; each variant is a cell. Exclusions remove cells; the plan keeps the removed cells with the reasons.
+    ``pinned`` are the cells of pinned examples. Pinned cells that the plan would not have are added at the end, so
+    that a run shows if they can no longer be checked.
     """
     cells: list[CellKey] = []
     left_out: dict[tuple[str, str], list[tuple[str, str]]] = {}

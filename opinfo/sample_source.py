@@ -18,7 +18,8 @@ class SampleSource(Protocol):
         ...
 
     def samples(self, subject: Subject, dtype: str, *, seed: int = ...) -> list[Sample]:
-        """Returns the samples of a subject from which a plan chooses. The same seed gives the same samples."""
+        """Returns the samples of a function under test for a dtype; a plan chooses from them. The same seed gives
+        the same samples."""
         ...
 
     def __hash__(self) -> int: ...

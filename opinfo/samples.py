@@ -134,9 +134,9 @@ def draw(op: Subject, dtype: str, limit: int = DRAW_LIMIT, seed: int = SEED) -> 
 
 
 def _in_one_order(samples: Sequence[Sample]) -> list[Sample]:
-    """Returns the samples. Within each group of consecutive samples of equal shapes, the keyword arguments are sorted
-    and given to the samples in this order. The database makes such samples by iterating over a set, whose order differs
-    between processes."""
+    """Returns the samples with their keyword arguments in an order that is the same in every process: within each
+    group of consecutive samples of equal shapes, the keyword arguments are sorted and distributed over the samples
+    in this order. The database makes such samples by iterating over a set, whose order differs between processes."""
     found: list[Sample] = []
     for _, alike in groupby(samples, key=lambda each: [t.shape for t in each.tensors]):
         group = list(alike)
@@ -155,12 +155,12 @@ def _smaller(call: Arguments) -> Arguments:
 
 
 def choose(samples: Sequence[Sample], count: int) -> list[Sample]:
-    """Returns at most ``count`` of the samples: first one of the largest rank, then each time the sample that adds most
-    new features.
+    """Returns at most ``count`` of the samples: first a sample of the largest rank, then repeatedly the sample that
+    adds most new features.
 
-    Features are the rank and size class (0-d, size 0, size 1, small, odd) of each tensor, and the other arguments. Of
-    equally good samples, those with at most 2^20 elements are preferred, then the earliest sample, so that the choice
-    depends on the samples only.
+    Features are the rank and size class (0-d, size 0, size 1, small, odd) of each tensor, and the other arguments.
+    Of equally good samples, those with at most 2^20 elements are preferred, then the earliest sample, so that the
+    choice depends on the samples only.
     """
     if len(samples) <= count:
         return list(samples)
@@ -231,7 +231,8 @@ def _contiguous_call(call: Arguments) -> Arguments:
 
 @dataclass(frozen=True, slots=True)
 class Traits:
-    """Facts about an op and dtype that decide which clauses apply. ``op`` is the subject's id."""
+    """Facts about a function under test and a dtype that decide which clauses apply. ``op`` is the id of the
+    function."""
 
     subject: Subject
     op: str

@@ -37,7 +37,7 @@ def blocks_of(
 
 
 def once(tensor: torch.Tensor, geometry: Geometry) -> torch.Tensor:
-    """Returns a view without the repetitions along dimensions of stride 0."""
+    """Returns the view ``tensor`` with size 1 in the dimensions of stride 0, so that each element occurs once."""
     for dim, (size, step) in enumerate(zip(geometry.shape, geometry.stride)):
         if size > 1 and step == 0:
             tensor = tensor.narrow(dim, 0, 1)
@@ -47,7 +47,8 @@ def once(tensor: torch.Tensor, geometry: Geometry) -> torch.Tensor:
 def with_shared_elements(
     values: Sequence[torch.Tensor], geometries: Sequence[Geometry], storages: Sequence[int]
 ) -> list[torch.Tensor]:
-    """Returns contiguous values that are equal wherever two tensors have the same element."""
+    """Returns contiguous copies of ``values`` that are equal wherever two tensors of the call store an element in
+    the same memory."""
     blocks = blocks_of(values, geometries, storages)
     return [
         strided_view(blocks[storage], value.dtype, geometry).contiguous()
@@ -63,8 +64,8 @@ def why_apart(
     *,
     pointwise: bool,
 ) -> str:
-    """Returns the reason why the result of a call is not defined by the values of its tensors if these share memory; an
-    empty text if it is defined. ``written`` has the places of the tensors that the call writes to."""
+    """Returns the reason why the result of a call is not defined by the values of its tensors if these share memory;
+    an empty text if it is defined. ``written`` has the positions of the tensors that the call writes to."""
     for one, other in combinations(range(len(storages)), 2):
         if storages[one] != storages[other]:
             continue

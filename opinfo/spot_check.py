@@ -14,5 +14,5 @@ _CHANCE = random.Random()
 
 
 def is_due() -> bool:
-    """Returns True, at random, if the next cached result should be computed again to verify it."""
+    """Returns True, at random, if the next cached result should be computed again to verify the cache."""
     return _CHANCE.random() * ONE_IN < 1

@@ -108,7 +108,7 @@ class Subject:
 
     @property
     def pointwise(self) -> bool:
-        """True if each element of the result depends only on the elements of the inputs at the same place."""
+        """True if each element of the result depends only on the elements of the inputs at the same position."""
         return False
 
     @property
@@ -153,8 +153,9 @@ class Subject:
         return tuple(name + end for name in names for end in ("", "_"))
 
     def written_tensors(self, call: Any) -> frozenset[int]:
-        """Returns the positions of the tensors that a call writes to, as far as the subject knows. ``call`` is an
-        :class:`opinfo.compare.Arguments`. What ``exceptions.toml`` lists is added by the checks."""
+        """Returns the positions of the tensors that a call writes to, as far as this class can tell; none by
+        default. ``call`` is an :class:`opinfo.compare.Arguments`. The checks add the tensors that
+        ``exceptions.toml`` lists."""
         return frozenset()
 
     def error_inputs(self, device: str) -> Iterator[Any]:
@@ -171,8 +172,8 @@ class Subject:
         raise NotImplementedError(f"{self.id} has no samples of its own")
 
     def source_of(self, function: Function) -> Source:
-        """Returns the expression by which a repro script refers to a function of the subject that has no public name
-        in torch. Raises ValueError for a function that was not defined in a file."""
+        """Returns the expression by which a repro script refers to ``function``, a function of this object that has
+        no public name in torch. Raises ValueError for a function that was not defined in a file."""
         name, module = getattr(function, "__qualname__", ""), sys.modules.get(function.__module__)
         path = getattr(module, "__file__", None)
         if path is None or not name.isidentifier():
@@ -180,13 +181,13 @@ class Subject:
         return f"loaded({path!r}, {name!r})", (loaded,)
 
     def process_of(self, dtype: str, index: int) -> Function:
-        """Returns the function that extracts the unique part of the result of a sample, in a form that can be written to
-        a file."""
+        """Returns the function that extracts the determined part of the result of sample number ``index``, in a form
+        that can be written to a file."""
         raise NotImplementedError(f"{self.id} has no samples of its own")
 
     def source_of_process(self, dtype: str, index: int) -> Source:
-        """Returns the expression by which a repro script refers to the function that extracts the unique part of the
-        result of a sample."""
+        """Returns the expression by which a repro script refers to the function that extracts the determined part of
+        the result of sample number ``index``."""
         raise NotImplementedError(f"{self.id} has no samples of its own")
 
 

@@ -108,8 +108,9 @@ def call_kernel(overload: Any, key: str, args: Any, kwargs: Any) -> Any:
 
 
 def with_tensors(overload: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Returns the positional arguments of an overload with a tensor in place of each number that stands for one. A dispatch
-    mode receives such numbers from composite kernels, and most overloads do not accept them."""
+    """Returns the positional arguments of an overload; where the schema has a tensor and the argument is a number,
+    the number is replaced by a tensor. A dispatch mode receives such numbers from composite kernels, and most
+    overloads do not accept them."""
     arguments = overload._schema.arguments
     numbers = [n for n, given in enumerate(args) if isinstance(given, (bool, int, float, complex))]
     wrapped = [n for n in numbers if str(arguments[n].type) == "Tensor"]
@@ -165,7 +166,8 @@ def kineto_events(profile: Any) -> list[Any]:
 
 
 def every_thread() -> Any:
-    """Returns the setting with which a profile records the ops of all threads; None if torch has none (before 2.10)."""
+    """Returns the value of the profiler's experimental configuration with which a profile records the ops of all
+    threads; None if torch has no such setting (before 2.10)."""
     from torch._C._profiler import _ExperimentalConfig
 
     try:

@@ -96,8 +96,8 @@ def sentence(cause: Cause, quote: Quote = str) -> str:
 
 
 def _of_case(cause: Cause, quote: Quote) -> str:
-    """Returns the sentence for a clause whose cases fail: the failure of the first case, and the number of other
-    clauses that fail because of this clause."""
+    """Returns the sentence for a clause whose cases fail: it has the failure of the cause's first case, and the
+    number of other clauses that fail because this clause fails."""
     clause, shown = cause.key.about[0], cause.example
     how = shown.failure.message if shown.failure is not None else shown.message
     failed = f": {quote(_first_line(how))}" if how else ""
@@ -172,8 +172,8 @@ def todo(cause: Cause, clauses: Mapping[str, Clause], quote: Quote = str) -> str
 
 
 def _not_declared(cause: Cause, clauses: Mapping[str, Clause], quote: Quote) -> str:
-    """Returns advice for the case that the device lacks a capability that all clauses of the cause require; an empty
-    text if there is no such capability."""
+    """Returns advice to remove a capability from the descriptor, if the failures show that the device lacks a
+    capability that all clauses of the cause require; an empty text if they do not."""
     required = ({*clauses[result.key.clause].requires} for result in cause.results)
     if not (names := sorted(set.intersection(*required))):
         return ""

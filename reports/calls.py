@@ -36,10 +36,11 @@ PASSING: Final = (CallOutcome.RIGHT, CallOutcome.NOT_BY_VALUE)
 
 
 class JudgedCall(msgspec.Struct, frozen=True):
-    """A recorded call with its outcome. ``count`` is the number of times that the program makes it. ``cells`` are the cells
-    that decided the outcome, and ``why`` is the message of the first of them. ``expected`` is True if the manifest lists all of
-    them. ``line`` (``file.py:12``) and ``module`` (the path of the innermost module) are the place at which the program makes
-    the call most often, empty if unknown; ``where`` is the place as one text."""
+    """A recorded call with its outcome. ``count`` is the number of times that the program makes the call. ``cells``
+    are the cells that decided the outcome, and ``why`` is the message of the first of them. ``expected`` is True if
+    the manifest lists all of these cells as failing. ``line`` (``file.py:12``) and ``module`` (the path of the
+    innermost module) say where the program makes the call most often, and are empty if that is unknown; ``where``
+    has both in one text."""
 
     call: str
     op: str
@@ -56,8 +57,8 @@ class JudgedCall(msgspec.Struct, frozen=True):
 
 
 class JudgedCalls(msgspec.Struct, frozen=True):
-    """The content of ``calls.json``. ``program`` is the command that was recorded, or the name of the file if that does not
-    name a command."""
+    """The content of ``calls.json``. ``program`` is the command that was recorded, or the name of the recording's
+    file if the recording does not name a command."""
 
     calls: tuple[JudgedCall, ...]
     program: str = ""
@@ -65,8 +66,8 @@ class JudgedCalls(msgspec.Struct, frozen=True):
 
 
 def outcome_of(results: Iterable[CellResult]) -> tuple[CallOutcome, list[CellResult]]:
-    """Returns the outcome of a call by the results of its cells, and the results that decide it: the worst one decides. The
-    results do not say whether the inputs determine the values, so NOT_BY_VALUE is never returned."""
+    """Returns the outcome of a call, which is that of the worst of its cells' ``results``, and the results that have
+    this outcome. The results do not say whether the inputs determine the values, so NOT_BY_VALUE is never returned."""
     grouped: dict[CallOutcome, list[CellResult]] = {}
     for each in results:
         if not by_declaration(each):

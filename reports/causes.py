@@ -79,10 +79,10 @@ class CauseKey(NamedTuple):
 class Cause:
     """Cells that fail for the same reason and have the same verdict.
 
-    ``results`` are in plan order; ``partly`` are the cells that fail for another reason as well. For a cell that ended
-    its process as expected, and whose other checks fail, ``results`` has the result of the other checks. ``gates`` is False for
-    cells of provisional clauses, which the gate does not count. A cause never contains both cells that the gate counts
-    and cells that it does not count.
+    ``results`` are in plan order; ``partly`` are those cells that fail for another reason as well. If a cell ended
+    its process as the manifest expects, and fails in other checks, ``results`` has the result of the other checks.
+    ``gates`` is False for cells of provisional clauses, which the gate does not count. A cause never contains both
+    cells that the gate counts and cells that it does not count.
     """
 
     key: CauseKey
@@ -242,7 +242,7 @@ def kernel_of(text: str) -> str:
 
 
 def _wrong(kind: Kind) -> str:
-    """Returns the name of a kind of failure. Insufficient precision counts as wrong values."""
+    """Returns the name of a kind of failure as causes use it. Insufficient precision counts as wrong values."""
     return "values" if kind is Kind.PRECISION else kind.value
 
 
@@ -308,8 +308,8 @@ def _way_of(result: CellResult, failure: Failure) -> _Way:
 
 
 def _ended(result: CellResult, families: Mapping[str, str]) -> CauseKey:
-    """Returns the cause of a cell that crashed or hung. The cause contains the way in which the process ended, the form
-    of the call, and for a call on contiguous tensors the family of the op."""
+    """Returns the key of the cause of a cell that crashed or hung. The key contains the way in which the process
+    ended, the form of the call, and for a call on contiguous tensors the family of the op."""
     failure, clause, op = result.failure, result.key.clause, result.key.unit
     how = normal(failure.detail) if failure is not None else ""
     layout = failure.layout if failure is not None else ""
@@ -439,8 +439,8 @@ class _Sorting:
     def _widths(
         self, ways: Mapping[int, _Way], roots: Mapping[int, int], red: Collection[str]
     ) -> dict[int, CauseKey]:
-        """Returns the cause of each root, that is, of each cell whose failure no other failure of its op explains. A
-        cause covers one op, a family of ops, or all ops."""
+        """Returns the cause of each root, that is, of each cell whose failure no other failure of its op explains,
+        by the position of the cell. A cause covers one op, a family of ops, or all ops."""
         alike: dict[_Way, dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
         for place in set(roots.values()):
             op = self.results[place].key.unit
@@ -484,8 +484,8 @@ class _Sorting:
         return {place: drawn for place, op in of_root.items() if op in differ}
 
     def _most(self, family: str, places: Sequence[int]) -> bool:
-        """Returns True if most ops of a family fail. The function counts only ops that ran for a clause of the given
-        cells."""
+        """Returns True if most ops of a family fail. Only ops that ran for a clause of the cells at the positions
+        ``places`` are counted."""
         ops = {self.results[place].key.unit for place in places}
         ran = (self.ran.get((family, self.results[place].key.clause), 0) for place in places)
         of = max(ran, default=0)
@@ -518,8 +518,9 @@ def _root_of(cell: CellKey, red: Collection[str]) -> str:
 
 
 def _main(result: CellResult) -> CellResult:
-    """Returns the result whose failure counts for a cell. If the manifest expects the end of the cell's process, and the
-    other checks of the cell give the cell its verdict, this is the result of the other checks."""
+    """Returns the result by which a cell is assigned to a cause. If the manifest expects that the cell ends its
+    process, and the cell's verdict comes from its other checks, this is the result of the other checks; otherwise it
+    is the result of the cell."""
     rest = result.rest
     if rest is None or rest.ended is result.verdict or rest.verdict is not result.verdict:
         return result
@@ -527,7 +528,8 @@ def _main(result: CellResult) -> CellResult:
 
 
 def _of_rest(result: CellResult) -> CellResult:
-    """Returns the result of the other checks of a cell that ended its process, as the result of the cell."""
+    """Returns the result of the other checks (those that the cell still makes without the calls that end its
+    process), in the form of a cell's result."""
     rest = result.rest
     assert rest is not None
     names = ("outcome", "layouts", "raises", "failure", "failed", "also", "note", "said", "repro")

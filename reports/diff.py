@@ -190,7 +190,7 @@ class DiffDocument(msgspec.Struct):
 
 
 def as_data(found: Comparison) -> DiffDocument:
-    """Returns the comparison in the form of the JSON document."""
+    """Returns the comparison in the form of the document that ``conform diff --json`` prints."""
     cells = {
         what.value: [
             DiffCell(

@@ -72,7 +72,8 @@ class FailuresDocument(msgspec.Struct):
 
 
 def write_failures(judged: GateResult) -> None:
-    """Writes both files into the run's folder. Raises RunError if a file cannot be written."""
+    """Writes ``failures.json`` and ``failures.md`` into the run's folder. Raises RunError if a file cannot be
+    written."""
     causes = causes_in(judged)
     data = msgspec.json.format(msgspec.json.encode(document(judged, causes)), indent=1)
     write_file(judged.run.folder / JSON_FILE, data + b"\n")

@@ -226,7 +226,8 @@ def gate(
 
 
 def _unexpected(run: Run, new: Sequence[CellResult], *, allow_improvements: bool) -> Iterable[str]:
-    """Yields one problem for all regressions and one for all improvements. ``new`` must have the regressions first."""
+    """Yields the text of one problem for all regressions and of one for all improvements in ``new``, which must have
+    the regressions first."""
     regressions = sum(result.verdict is Verdict.REGRESSION for result in new)
     if regressions:
         name = manifest_name(run)
@@ -244,7 +245,7 @@ def _unexpected(run: Run, new: Sequence[CellResult], *, allow_improvements: bool
 
 
 def _better(run: Run, results: Sequence[CellResult]) -> str:
-    """Returns a part of a sentence that says how many cells do better than the manifest expects."""
+    """Returns a part of a sentence that says how many of the ``results`` are better than the manifest expects."""
     name, count = manifest_name(run) or "the manifest", len(results)
     if all(result.outcome is Outcome.PASS for result in results):
         return f"{number(count, 'cell passes', 'cells pass')} that {name} lists as failing"
@@ -276,7 +277,7 @@ def number(count: int, noun: str, nouns: str = "") -> str:
 
 
 def _new(run: Run, cells: Iterable[CellKey], but: frozenset[CellKey]) -> list[CellResult]:
-    """Returns the regressions and then the improvements among the given cells, except the cells in ``but``."""
+    """Returns the regressions and then the improvements among the given cells, leaving out the cells in ``but``."""
     found: dict[Verdict, list[CellResult]] = {Verdict.REGRESSION: [], Verdict.IMPROVEMENT: []}
     for cell in cells:
         result = run.results.get(cell)
@@ -383,7 +384,7 @@ class Against:
 
     @property
     def note(self) -> str:
-        """The remark about the baseline that reports show."""
+        """The remark about the comparison with the baseline that reports show."""
         origin, count = self.baseline.provenance, len(self.inherited)
         return (
             f"compared with the run of {origin.start} (torch {origin.torch}): {number(count, 'cell')} failed in "

@@ -49,7 +49,7 @@ _TAGS = {"failure": Failure, "error": Error, "skipped": Skipped}
 
 
 class _Seconds(float):
-    """A time in seconds that is written without an exponent, because some readers of XML refuse exponents."""
+    """A time in seconds that is written to XML without an exponent, because some readers of XML refuse exponents."""
 
     def __str__(self) -> str:
         return f"{self:.6f}"

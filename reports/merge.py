@@ -134,8 +134,8 @@ def _same(one: Run, other: Run) -> None:
 
 
 def _joined(runs: Sequence[Run]) -> dict[CellKey, CellResult]:
-    """Returns the results of all shards. If a shard had to run a cell and has no outcome for it, the merged run has no
-    outcome for that cell either, because that shard may have run on a different device."""
+    """Returns the results of all shards by cell. If a shard was to run a cell and has no outcome for it, the merged
+    run has no outcome for that cell either, because that shard may have run on a different device."""
     found: dict[CellKey, CellResult] = {}
     for run in runs:
         for cell, result in run.results.items():

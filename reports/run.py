@@ -291,8 +291,8 @@ def redacted(
 
 
 def _with_texts(result: CellResult, change: Callable[[str], str]) -> CellResult:
-    """Returns a result with ``change`` applied to its free texts. Names of layouts, files and types are not free
-    texts."""
+    """Returns a result in which the function ``change`` was applied to every free text. Names of layouts, files and
+    types are not free texts."""
     changed: dict[str, Any] = _changed(result, ("why", "note", "said", "worker"), change)
     changed |= _changed_failures(result, change)
     if result.rest is not None:
@@ -349,7 +349,7 @@ def load_run(path: Path) -> Run:
 
 
 def _body(source: Path) -> bytes:
-    """Reads the body of a record. Raises RunError if the header or the checksum is wrong."""
+    """Reads a record file and returns the bytes of its body. Raises RunError if the header or the checksum is wrong."""
     try:
         raw = read_regular(source, MOST_RECORD)
     except FileNotFoundError:
@@ -410,8 +410,8 @@ def times_of(path: Path) -> dict[CellKey, float]:
 
 
 def manifest_of(run: Run, path: Path) -> bytes | None:
-    """Returns the text of the manifest file in ``path`` by which a run was judged; None if the file is missing or has
-    changed since the run."""
+    """Returns the text of the manifest by which a run was judged, read from the file ``path``; None if the file is
+    missing or has changed since the run."""
     try:
         raw = path.read_bytes()
     except OSError:

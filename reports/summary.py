@@ -174,7 +174,7 @@ def _selected(judged: GateResult) -> list[str]:
 
 
 def _next(judged: GateResult) -> list[str]:
-    """Returns lines that say how to accept unexpected results for now."""
+    """Returns the lines of a summary that say how to accept the unexpected results of a run for now."""
     if judged.exit_code is not ExitCode.REGRESSION:
         return []
     folder = shlex.quote(str(_from_here(judged.run.folder)))
@@ -199,7 +199,7 @@ def _next(judged: GateResult) -> list[str]:
 
 
 def _in_full(run: Run, causes: Sequence[Cause], limit: int, style: Style) -> list[str]:
-    """Returns the lines of the first causes, with their minimised examples and the names of more cells."""
+    """Returns the lines of the first ``limit`` causes, with their minimised examples and the names of more cells."""
     lines = [line for cause in causes[:limit] for line in _cause_lines(run, cause, style, 1)]
     return [*lines, *_rest(run, causes[limit:])]
 
@@ -267,7 +267,7 @@ def _cut(line: str) -> str:
 
 
 def _alike(cause: Cause) -> str:
-    """Returns a text with the number of further cells of a cause, and some of their names."""
+    """Returns a text with the number of a cause's cells other than its example, and some of their names."""
     others = [str(r.key) for r in cause.results if r is not cause.example]
     names = [*others[:_NAMED], *(["…"] if len(others) > _NAMED else [])]
     more = number(len(others), "more cell", "more cells")

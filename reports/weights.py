@@ -15,7 +15,8 @@ WEIGHTS_FILE: Final = Path(__file__).with_name("weights.json")
 
 
 class Weight(msgspec.Struct, frozen=True, array_like=True):
-    """The number of models that call something, and the number of its calls in one training step of each."""
+    """How much an op or overload is used: the number of models that call it, and the number of its calls in one
+    training step of each of these models, added up."""
 
     models: int
     calls: int
@@ -25,16 +26,16 @@ NEVER: Final = Weight(0, 0)
 
 
 class Package(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A package that defines models."""
+    """An installed package that defines public models."""
 
     version: str
     licence: str
 
 
 class Weights(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The table of weights, with its source. ``overloads`` are named as the dispatcher does, ``functions`` as torch's
-    database of ops does. ``left_out`` has the models that were listed and could not be recorded: what they call is not
-    counted."""
+    """The table of weights, with its source. ``overloads`` has the dispatcher's names of overloads, ``functions``
+    the names in torch's database of ops. ``left_out`` has the models that were listed but could not be recorded, so
+    their calls are not counted."""
 
     source: str
     torch: str
@@ -49,9 +50,9 @@ class Weights(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return self.overloads.get(name, NEVER)
 
     def of_op(self, op: str) -> Weight:
-        """Returns the weight of an op of torch's database, such as ``nn.functional.pad.constant``, of an overload in the
-        notation of ``torch.ops``, such as ``aten.bucketize.Scalar``, or of a recorded call, such as
-        ``addmm.default~3fa2c1``."""
+        """Returns the weight of an op. ``op`` is the name of an op of torch's database, such as
+        ``nn.functional.pad.constant``, of an overload in the notation of ``torch.ops``, such as
+        ``aten.bucketize.Scalar``, or of a recorded call, such as ``addmm.default~3fa2c1``."""
         overload, tilde, _ = op.partition("~")
         if tilde or op.startswith("aten."):
             return self.of_overload(
@@ -63,7 +64,8 @@ class Weights(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return found
 
     def _of_function(self, name: str) -> Weight:
-        """Returns the weight of a function that has a name in ``torch``, in ``torch.nn.functional``, or in both."""
+        """Returns the weight of a function by its name in torch's database of ops. The function may have a name in
+        ``torch``, in ``torch.nn.functional``, or in both."""
         short = name.removeprefix("nn.functional.")
         found = (self.functions.get(f"{s}{short}") for s in ("", "nn.functional.", "functional."))
         return max((each for each in found if each is not None), default=NEVER, key=_models)
@@ -75,11 +77,11 @@ def _models(weight: Weight) -> int:
 
 @cache
 def weights() -> Weights:
-    """Returns the table that comes with this package."""
+    """Returns the table of weights that is part of this package."""
     return msgspec.json.decode(WEIGHTS_FILE.read_bytes(), type=Weights)
 
 
 def use_of(cell: CellKey) -> Use | None:
-    """Returns how many public models call the op of a cell; None if none does, and for a case."""
+    """Returns how many public models call the op of a cell; None if no model calls it, and for the cell of a case."""
     found = weights().of_op(cell.unit) if cell.dtype else NEVER
     return Use(found.models, len(weights().models)) if found.models else None

@@ -34,8 +34,8 @@ FAMILIES: Final[Mapping[str, tuple[str, ...]]] = {
     "compile": ("compile",),
     "profiler": ("profiler",),
 }
-"""The clause families of each suite; none for a suite that only checks a clause of another's family. The suites stand in
-the order in which a plan lists their cases."""
+"""The clause families that each suite checks; an empty tuple for a suite that checks only single clauses of other
+suites' families. The order of the suites is the order in which a plan lists their cases."""
 
 #: Suites whose failing calls are made smaller, searched for, and pinned.
 SEARCHED: Final = frozenset({"layout"})
@@ -71,8 +71,8 @@ def planned_cases(
     contract: Contract, *, more: bool = True, whole: bool = True
 ) -> list[BehaviourCase]:
     """Return the cases of all clauses with status "checked", sorted by the order of the clauses in the contract. If
-    ``more`` is false, cases that do not belong to the plan "quick" are left out; if ``whole`` is false, those that only plans
-    that are whole have."""
+    ``more`` is false, cases that do not belong to the plan "quick" are left out. If ``whole`` is false, the cases
+    that take many seconds or much memory are left out, which only plans with ``whole = true`` have."""
     order = {clause.id: place for place, clause in enumerate(checked(contract))}
     wanted = (
         case

@@ -48,7 +48,8 @@ def _cycles_per_ms() -> float:
 
 
 def _busy(milliseconds: float) -> None:
-    """Keeps the current stream busy for the given time. ``torch.cuda._sleep`` takes a number of clock cycles."""
+    """Keeps the current stream busy for the given time, by ``torch.cuda._sleep``, which takes a number of clock
+    cycles."""
     machine.late_module("torch.cuda")._sleep(max(1, int(milliseconds * _cycles_per_ms())))
 
 

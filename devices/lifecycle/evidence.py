@@ -18,14 +18,14 @@ class EvidenceError(ConformError):
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """The observation of a cell, and the layouts that were run (empty if the clause has no layouts)."""
+    """The observation of a cell, and the layouts that were run (an empty set if the clause has no layouts)."""
 
     observed: Observed
     ran: frozenset[str] = frozenset()
 
     def agrees(self, other: Seen) -> bool:
-        """Returns True if two observations have the same outcome, failing layouts and exception type, also for the
-        other checks of a cell that ended its process."""
+        """Returns True if this observation and ``other`` have the same outcome, failing layouts and exception type,
+        and so do their other checks if the cell ended its process."""
 
         def facts(observed: Observed) -> tuple[object, ...]:
             rest = facts(observed.rest) if observed.rest is not None else None
@@ -35,8 +35,8 @@ class Seen:
 
     @property
     def parts(self) -> tuple[Seen, ...]:
-        """The observation, or for a cell that ended its process the observation of the end and that of the other
-        checks."""
+        """The observations that are judged separately: for a cell that ended its process, that of the end and that
+        of the other checks; for any other cell, this observation alone."""
         if self.observed.rest is None:
             return (self,)
         return (Seen(replace(self.observed, rest=None)), Seen(self.observed.rest, self.ran))
@@ -95,7 +95,7 @@ class JudgedCell:
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """A cell that an update leaves unchanged, and the reason."""
+    """A cell that an update of the manifest does not change, and the reason."""
 
     key: CellKey
     why: str

@@ -142,7 +142,7 @@ def explain(manifest: Manifest, key: CellKey, facts: Mapping[str, str]) -> Expla
 
 
 def _rank(pattern: str) -> tuple[bool, int]:
-    """Returns a key that is larger for a more specific pattern."""
+    """Returns a sort key for a pattern. The key of a more specific pattern is larger."""
     return (not pattern.endswith("*"), len(pattern))
 
 

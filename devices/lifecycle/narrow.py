@@ -1,8 +1,8 @@
-"""Narrows a block to the cells and layouts that still fail. The result never covers a cell or layout that the block did
-not cover.
+"""Narrows a block of a manifest to the cells and layouts that still fail. The result never covers a cell or layout that
+the block did not cover.
 
-A block describes a product of clauses, ops, dtypes and variants. A product may contain combinations that no plan has, but no
-forbidden cell.
+A block describes a product: all combinations of its clauses, ops, dtypes and variants. A product may contain
+combinations that no plan has, but no cell that the block must not match.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Box:
 
 
 class Forbidden:
-    """Cells that no product may contain, because the block that is made from a product must not match them."""
+    """Cells that no product may contain, because the narrowed block must not match them."""
 
     def __init__(self, cells: Iterable[CellKey]) -> None:
         self._by_op: dict[str, list[CellKey]] = {}
@@ -198,8 +198,8 @@ def _with_prefix(
 
 
 def _keeps(piece: Block, block: Block, prefix: str, clause: str, dtypes: Collection[str]) -> bool:
-    """Returns True if a narrower block has the same effect as the original block for an op prefix, a clause and the
-    given dtypes."""
+    """Returns True if a narrower block (``piece``) has the same effect as the original block for an op prefix, a
+    clause and the given dtypes."""
     return (
         prefix in piece.op
         and piece.layouts == block.layouts

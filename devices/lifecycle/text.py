@@ -48,8 +48,8 @@ class Entry:
 
     @cached_property
     def key(self) -> tuple[object, ...]:
-        """The sort key: reason, then clause and op. Narrowing a block does not change its reason, so the block stays in
-        its place."""
+        """The key by which blocks are sorted: reason, then clause and op. Narrowing a block does not change its
+        reason, so the block stays at its position."""
         block = self.block
         names = (sorted(block.clause), sorted(block.op), sorted(block.dtype))
         rest = (block.outcome.value, sorted(block.layouts or ()), block.raises or "", str(self))
@@ -153,7 +153,7 @@ def _canonical(entry: Entry) -> Entry:
 
 
 def render(block: Block) -> str:
-    """Returns the text of a new block."""
+    """Returns the text of a new block as it is written to a manifest."""
     values = ((key, _written(key, getattr(block, key))) for key in KEYS)
     return "\n".join([_HEADER, *(f"{key} = {value}" for key, value in values if value is not None)])
 
@@ -215,7 +215,7 @@ def long_text(key: str, text: str) -> str:
 
 @lru_cache(maxsize=65536)
 def string(text: str) -> str:
-    """Returns a text as a basic string of TOML."""
+    """Returns a text as a basic TOML string, in quotes and with escapes."""
     return tomlkit.string(text).as_string()
 
 
@@ -257,8 +257,8 @@ def edited(text: str, changes: Changes = MappingProxyType({})) -> str:
 
 
 def _line(key: str, value: str | None, comment: str = "") -> str:
-    """Returns the line with a key, its value and the comment on that line; only the comment if the value is the
-    default."""
+    """Returns the line with a key and its value, followed by the comment on that line; only the comment if ``value``
+    is None, which means that the value is the default."""
     return "  ".join(filter(None, [f"{key} = {value}" if value else "", comment]))
 
 
@@ -322,7 +322,7 @@ class Editing:
             self._now[block.line].append(Entry(text, old.comments, replace(read, line=block.line)))
 
     def insert(self, block: Block) -> None:
-        """Adds a block at its place in the canonical order."""
+        """Adds a block at its position in the canonical order."""
         self.added.append(block)
         self._new.append(Entry(render(block), "", replace(block, path=self._path)))
 
@@ -347,8 +347,8 @@ class Editing:
 
 
 def _place(sections: list[Section], entry: Entry) -> None:
-    """Inserts an entry under the heading of blocks with the same reason. If no block has the same reason, inserts the
-    entry under a new heading in sorted order.
+    """Inserts a block into the sections of a manifest: under the heading of blocks with the same reason or, if no block
+    has the same reason, under a new heading in sorted order.
 
     Headings differ from cause to cause. Without headings, git may match the first lines of one block with the first
     lines of the next one, and report a conflict although the changes to the two blocks do not conflict.

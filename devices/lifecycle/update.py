@@ -115,8 +115,8 @@ def _variants_of(box: Box, forbidden: Forbidden, planned: frozenset[str]) -> tup
 def _shared(
     needed: Mapping[CellKey, frozenset[str]], cells: Mapping[CellKey, Seen]
 ) -> Iterable[tuple[frozenset[str], Sequence[CellKey]]]:
-    """Returns groups of cells that fail in the same layouts. Another cell of an op in a group joins the group, too, if
-    all its failing layouts are layouts of the group and it passed in no layout of the group."""
+    """Returns groups of cells that fail in the same layouts. A cell of an op in a group also joins the group if all
+    its failing layouts are layouts of the group and it passed in no layout of the group."""
     exact: dict[frozenset[str], list[CellKey]] = {}
     for key, layouts in needed.items():
         exact.setdefault(layouts, []).append(key)
@@ -238,7 +238,8 @@ def _to_add(found: Findings, *, recording: bool) -> tuple[dict[CellKey, JudgedCe
 
 
 def _unlisted(case: JudgedCell) -> list[Seen]:
-    """Returns the parts of an observation that are not as the manifest expects."""
+    """Returns the parts of a cell's observation (the end of its process, its other checks) that are not as the
+    manifest expects."""
     if len(case.seen.parts) == 1:
         return [case.seen]
     observed, ran = case.seen.observed, case.seen.ran
@@ -271,7 +272,7 @@ def _as_in(expected: Block | Expectation | None, seen: Seen) -> bool:
 
 @dataclass(slots=True)
 class _Work:
-    """The state of one update."""
+    """The manifest and the runs during one update, and the changes that the update makes."""
 
     editing: Editing
     active: Manifest
@@ -406,8 +407,8 @@ class _Work:
 
 
 def _part(expectation: Expectation | None, seen: Seen) -> Expectation | None:
-    """Returns the part of an expectation that an observation must be compared with: that of the other checks if the cell
-    did not end its process."""
+    """Returns the part of an expectation with which an observation must be compared: the expectation of the other
+    checks if a crash or hang is expected and the cell did not end its process, otherwise the whole expectation."""
     if expectation is None or expectation.outcome not in ENDS:
         return expectation
     return expectation if seen.observed.is_end else expectation.rest

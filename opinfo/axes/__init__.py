@@ -88,7 +88,7 @@ def _sizes(sample: Sample) -> tuple[torch.Size, ...]:
 
 
 def _within(layouts: Sequence[str] | None, allowed: tuple[str, ...]) -> tuple[str, ...]:
-    """Returns the layouts that are allowed; the first allowed layout if none is."""
+    """Returns those of ``layouts`` that are ``allowed``; the first allowed layout if none of them is."""
     if layouts is None:
         return allowed
     return tuple(each for each in layouts if each in allowed) or allowed[:1]
@@ -104,9 +104,9 @@ def _axis_samples(
 
 
 def thinned(chosen: list[Sample], count: int) -> list[Sample]:
-    """Returns the samples, most of them with fewer layouts. The ``count`` samples that differ most from each other keep
-    all layouts of the covering set. Each of the remaining samples gets three layouts: a contiguous layout, an expanded
-    layout, and a third layout, whose kind changes from sample to sample."""
+    """Returns the samples ``chosen``, most of them restricted to fewer layouts. The ``count`` samples that differ
+    most from each other keep all layouts of the covering set. Each of the remaining samples gets three layouts: a
+    contiguous layout, an expanded layout, and a third layout, whose kind changes from sample to sample."""
     whole = {sample.index for sample in choose(chosen, count)} if count else set()
     found = []
     for number, sample in enumerate(chosen):

@@ -33,8 +33,8 @@ class Changed(Exception):
 
 
 class Decisions:
-    """Answers to a sequence of yes-or-no questions. The answers are read from a file if it exists, and otherwise
-    computed on the CPU. If ``anew`` is true, they are always computed."""
+    """The answers to a sequence of yes-or-no questions about the CPU. They are read from a file if it exists, and
+    otherwise computed on the CPU. With ``anew=True``, they are always computed."""
 
     def __init__(self, path: Path | None = None, *, anew: bool = False) -> None:
         self.path = path
@@ -89,7 +89,8 @@ def _read_answers(path: Path) -> str | None:
 
 
 def kept_in(root: Path, op: str, dtype: str) -> Decisions:
-    """Returns the answers to the yes-or-no questions for an op and dtype that are cached below the folder ``root``."""
+    """Returns the cached answers to the yes-or-no questions about an op and dtype. Their file is below the folder
+    ``root``."""
     return Decisions(_folder(root) / file_name(f"{op}-{dtype}"))
 
 

@@ -44,7 +44,7 @@ _TURNS = 6
 
 
 def _idle(basis: Basis) -> Variations:
-    """Yields calls that have nothing to do, so that the result equals the first operand."""
+    """Yields calls in which the op has nothing to do, so that the result equals the first operand."""
     if basis.dtype != ("float32" if "float32" in basis.subject.dtypes else "int64"):
         return
     for base in basis.bases[:2]:
@@ -57,7 +57,8 @@ def _idle(basis: Basis) -> Variations:
 
 
 def _nothing(value: Any, shape: torch.Size) -> Iterator[Any]:
-    """Yields values of an argument that may make a call do nothing: zero steps, one copy, or the present extents."""
+    """Yields values for an argument with which a call may have nothing to do: zero steps, one copy, or the sizes
+    that the tensor already has. ``value`` is the argument's present value, ``shape`` the shape of the first operand."""
     if isinstance(value, tuple) and value and all(type(each) is int for each in value):
         count = len(value)
         among: tuple[Any, ...] = (tuple(shape[-count:]), (0,) * count, (1,) * count)

@@ -46,8 +46,8 @@ UPSTREAM = 16
 
 @dataclass
 class Basis:
-    """An op and a dtype, the database's samples, and facts about them. Axes get the values for new calls from it, and
-    use it to check whether new calls are usable."""
+    """The starting point from which the axes make calls of an op with a dtype: the database's samples, and facts
+    about the op. Axes get the values for new calls from it, and use it to check whether new calls are usable."""
 
     subject: Subject
     dtype: str
@@ -76,7 +76,7 @@ class Basis:
 
     @cached_property
     def elementwise(self) -> bool:
-        """True if each element of the result depends only on the elements of the inputs at the same place."""
+        """True if each element of the result depends only on the elements of the inputs at the same position."""
         if self.subject.ufunc or not self.subject.pointwise:
             return self.subject.ufunc in ("unary", "binary")
         # An op may have elementwise and other overloads, as max has.
@@ -92,23 +92,23 @@ class Basis:
 
     @cached_property
     def keeps_values(self) -> bool:
-        """True if inputs must keep the database's values, for example because random values would make a matrix
-        singular."""
+        """True if the inputs of new calls must have values of the database's samples, for example because random
+        values would make a matrix singular."""
         return "explore.keeps_sizes" in self.families
 
     @cached_property
     def upstream(self) -> list[Sample]:
-        """The database's samples that plans use."""
+        """The database's samples that plans use, before the axes add theirs."""
         return choose(self.drawn, UPSTREAM)
 
     @cached_property
     def bases(self) -> list[Sample]:
-        """The few database samples from which new calls are made.
+        """The few samples of the database from which new calls are made.
 
         They have elements in all tensors and in the result, if possible. Samples whose tensors all have several
-        elements come first, and among them samples with many dimensions longer than 1. Samples whose result has several
-        elements alternate with samples whose result is one number, since a single number cannot show that elements are
-        in the wrong place.
+        elements come first, and among them samples with many dimensions longer than 1. Samples whose result has
+        several elements alternate with samples whose result is one number, since a single number cannot show that
+        elements are in the wrong position.
         """
         held = [s for s in self.drawn if _all_strided(s) and 0 < s.numel <= MOST]
         held = [s for s in held if all(t.numel() for t in s.tensors)] or held
@@ -187,7 +187,7 @@ class Basis:
 
     @cached_property
     def unique_indices(self) -> bool:
-        """True if the op writes to indexed places and the result is undefined if an index occurs twice."""
+        """True if the op writes to positions given by indices, and the result is undefined if an index occurs twice."""
         return "axes.unique_indices" in self.families
 
     @cached_property
@@ -228,7 +228,7 @@ class Basis:
 
     def pool(self, base: Sample, place: int) -> torch.Tensor:
         """Returns the values that the database uses for tensor number ``place`` of a call, as a one-dimensional
-        tensor."""
+        tensor from which new values can be picked."""
         given = base.tensors[place]
         if given.numel():
             return given.reshape(-1)
@@ -283,7 +283,8 @@ class Basis:
         return found + 1j * self._some_of(among, shape) if kind.is_complex else found
 
     def _some_of(self, values: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
-        """Returns a tensor of the given shape with random elements of a one-dimensional tensor."""
+        """Returns a tensor of the given shape whose elements are picked at random from the one-dimensional tensor
+        ``values``."""
         chosen = self.choice(len(values), (torch.Size(shape).numel(),))
         # index_select is twice as fast as indexing, but lacks kernels for some dtypes.
         found = values[chosen] if values.dtype in UNSIGNED else values.index_select(0, chosen)
@@ -383,9 +384,9 @@ class Basis:
         return difference(answers[0], answers[1], {}) is None
 
     def settled(self, call: Arguments) -> bool:
-        """Returns True if the CPU's result of a call is reliable as a reference. It must equal the result in float64,
-        the result with operands in a different memory layout, and the result with zeros in place of subnormal numbers,
-        which devices may flush."""
+        """Returns True if the CPU's result of a call is reliable as a reference: it must equal the result in
+        float64, the result with operands in a different memory layout, and the result with zeros in place of
+        subnormal numbers, which devices may flush to zero."""
         if "axes.unsettled" in self.families:
             return False
         return self.decisions.decide(lambda: self._settles(call))
@@ -479,8 +480,9 @@ def flushed(tensor: torch.Tensor, kind: torch.dtype) -> torch.Tensor:
 
 
 def exactly(tensor: torch.Tensor) -> torch.Tensor:
-    """Returns a tensor in float64. A float64 tensor is returned with gaps between its elements, so that the kernel
-    uses its code for strided elements. If the result then changes, the result is not reliable."""
+    """Returns a tensor in float64, so that a call with it gives a more exact result to compare with. A tensor that
+    already is float64 is returned with gaps between its elements, so that the kernel uses its code for strided
+    elements; a result that changes with that code is not reliable."""
     if tensor.dtype == torch.float64:
         return torch.stack((tensor, tensor), -1)[..., 0]
     return tensor.double()

@@ -102,7 +102,7 @@ def _of_other_values(basis: Basis, call: Arguments) -> Arguments | None:
 
 
 def layouts_of(basis: Basis) -> tuple[str, ...]:
-    """Returns the names of layout cases, which are drawn at random from the covering set."""
+    """Returns the names of the layout cases for one random sample, drawn at random from the covering set."""
     ids = [case.id for case in covering_set().cases]
     return tuple(_pick(basis, ids) for _ in range(_LAYOUTS))
 

@@ -166,8 +166,8 @@ def _of(basis: Basis, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
 
 
 def _holds(tensor: torch.Tensor, value: float) -> bool:
-    """Returns True if a tensor contains a value of the given kind: a zero with the sign of ``value``, a fraction with
-    .5, a large number or a negative number."""
+    """Returns True if a tensor contains a value of the kind for which ``value`` stands: a zero with the sign of
+    ``value``, a fraction with .5, a large number or a negative number."""
     if value == 0:
         signs = tensor.signbit() if math.copysign(1, value) < 0 else ~tensor.signbit()
         found = (tensor == 0) & signs

@@ -40,7 +40,8 @@ def _defaults(basis: Basis) -> Variations:
 
 
 def _telling(basis: Basis, name: str, argument: Argument) -> Variations:
-    """Yields, for each other value of an argument, the first call whose result changes with that value."""
+    """Yields, for each value of an argument other than the default, the first call whose result changes with that
+    value."""
     for value in argument.others:
         for base, call in _bases(basis, argument.tensors):
             before = basis.answer(call)
@@ -79,7 +80,7 @@ class Argument(NamedTuple):
     tensors: float = math.inf  # the most tensors that its overload takes
 
     def given_to(self, call: Arguments, name: str) -> bool:
-        """Returns True if a call passes a value other than the default."""
+        """Returns True if a call passes a value for the argument ``name`` that is not the default."""
         value = call.kwargs.get(name, self.default)
         if self.place is not None and len(call.args) > self.place:
             value = call.args[self.place]

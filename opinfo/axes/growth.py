@@ -22,9 +22,10 @@ TRIES = 24
 
 
 def groups_of(basis: Basis, base: Sample) -> list[tuple[frozenset[Any], float]]:
-    """Returns the groups of dimensions that the CPU lets grow together, each with the number of elements that the call
-    gains per unit of size. A group is a set of (tensor, dimension) pairs. The group also contains the size of these
-    dimensions (a number) if that size must be changed in the arguments of the call, too.
+    """Returns the groups of a call's dimensions that must be enlarged together for the CPU to accept the call, each
+    with the number of elements that the call gains per unit of size. A group is a set of (tensor, dimension) pairs. The
+    group also contains the size of these dimensions (a number) if that size must be changed in the arguments of the
+    call, too.
 
     The groups are cached for each basis sample, because several axes need them.
     """

@@ -45,8 +45,8 @@ def recipes(op: str) -> Iterator[tuple[Make, Sequence[Any]]]:
 
 
 def _by_arguments(basis: Basis) -> list[Sample]:
-    """Returns those of the database's samples that have the most tensors: one sample for each combination of tensor
-    ranks and other arguments."""
+    """Returns, for each combination of tensor ranks and other arguments, one sample of the database; only samples
+    with the most tensors are used."""
     held = [base for base in basis.drawn if base.numel]
     most = max((len(base.tensors) for base in held), default=0)
     return [*{basis.arguments(s): s for s in held if len(s.tensors) == most}.values()]
@@ -94,7 +94,8 @@ def _sampled(basis: Basis, base: Sample, shape: Shape, grid: Shape) -> Arguments
 
 
 def _unpooled(basis: Basis, base: Sample, sides: Shape, *shape: int) -> Arguments:
-    """Returns a max-unpooling call with the maxima of windows that do not overlap, and their indices."""
+    """Returns a max-unpooling call with the results of a max pooling: the maxima of windows that do not overlap, and
+    their indices."""
     pool = _POOLS[len(sides) - 1]
     whole = basis.distinct(shape) if basis.kind.is_floating_point else basis.fill(base, 0, shape)
     highest, places = pool(whole.float(), sides)
@@ -122,7 +123,8 @@ def _aligned(
 
 
 def _labelled(basis: Basis, base: Sample, batch: int, classes: int) -> Arguments:
-    """Returns a call with rows of distinct labels, each row ended by -1."""
+    """Returns a call with rows of distinct class labels, each row ended by -1, for a loss with several labels per
+    sample."""
     labels = torch.stack([basis.permutation(classes) for _ in range(batch)])
     labels[:, classes // 3] = -1
     return basis.rebuilt(base, {0: _picked(basis, base, 0, (batch, classes)), 1: labels})
@@ -226,13 +228,14 @@ def _windowed(basis: Basis, base: Sample, *shape: int) -> Arguments:
 def _fitted(
     basis: Basis, base: Sample, batch: Shape, rows: int, columns: int, of: int
 ) -> Arguments:
-    """Returns a call with least-squares problems whose columns are nearly orthogonal."""
+    """Returns a call with least-squares problems: matrices of ``rows`` and ``columns`` whose columns are nearly
+    orthogonal, and ``of`` right-hand sides."""
     matrix = _dominant(basis, base, (*batch, rows, columns))
     return basis.rebuilt(base, {0: matrix, 1: _picked(basis, base, 1, (*batch, rows, of))})
 
 
 def _near_one(basis: Basis, base: Sample, *shape: int) -> Arguments:
-    """Returns a call with matrices near the identity, whose powers stay small."""
+    """Returns a call with matrices near the identity, so that their powers stay small."""
     noise = _picked(basis, base, 0, shape) / (16 * shape[-1])
     return basis.rebuilt(base, {0: torch.eye(shape[-1], dtype=basis.kind) + noise})
 

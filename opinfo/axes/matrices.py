@@ -55,8 +55,8 @@ def _smallness(base: Sample) -> tuple[bool, bool, int]:
 
 
 def _milder(basis: Basis, call: Arguments) -> Arguments:
-    """Returns a call with smaller numbers, because results that grow fast with the matrix, such as exponentials, lose
-    precision for large numbers."""
+    """Returns the call with smaller numbers in its tensors, because results that increase fast with the matrix, such
+    as exponentials, lose precision for large numbers."""
     return basis.rebound(call, [t / 16 if t.dtype == basis.kind else t for t in call.tensors])
 
 

@@ -22,10 +22,10 @@ _SPREADS = ("fft", "conv", "resampling", "linalg")
 
 
 def planted(basis: Basis) -> Variations:
-    """Yields calls with a few special values, for ops that are not elementwise.
+    """Yields calls with a few special values among ordinary ones, for ops that are not elementwise.
 
-    Zeros, halves (0.5, 2.5), large and subnormal numbers are put into all operands at once, or, if that is not
-    possible, into one operand at a time. NaN and infinities are put into one operand at a time. One call has a masked
+    Zeros, halves (0.5, 2.5), large and subnormal numbers are put into all operands of a call or, if that is not
+    possible, into one operand per call. NaN and infinities are put into one operand per call. One call has a masked
     row. For matrix products, only a large number and NaN are used.
     """
     products = "axes.products" in basis.families
@@ -64,8 +64,8 @@ _WIDE = 70_001.5
 
 
 def _ordinary(basis: Basis, bases: list[Sample]) -> Variations:
-    """Yields calls with zeros of both signs, halves (0.5, 2.5), large numbers and a subnormal number in all operands.
-    If that is not possible, one operand at a time gets them. If the CPU's result is not reliable, smaller numbers are
+    """Yields calls with zeros of both signs, halves (0.5, 2.5), large numbers and a subnormal number in all operands
+    or, if that is not possible, in one operand per call. If the CPU's result is not reliable, smaller numbers are
     tried."""
     subnormal = torch.finfo(basis.kind).tiny / 4
     # Zero is last, in the elements after the last whole vector.
@@ -101,9 +101,10 @@ def plant(
     bases: Sequence[Sample] = (),
 ) -> tuple[Sample, Arguments] | None:
     """Returns a sample, and a copy of its call with the values ``among`` in all operands, or only in operand number
-    ``which``. A small operand gets only some of the values, and different ones with each ``turn``.
+    ``which``. A small operand gets only some of the values; calls with another ``turn`` put other ones into it.
 
-    Returns None if the CPU's result is not reliable, or if the operands got all values in an earlier turn.
+    Returns None if the CPU's result is not reliable, or if the operands got all values in calls with a smaller
+    ``turn``.
     """
     for base in bases or basis.bases:
         places = [

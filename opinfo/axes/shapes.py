@@ -113,7 +113,8 @@ def _ranks(basis: Basis) -> Variations:
 
 
 def _rotated(bases: Sequence[Sample]) -> Iterator[tuple[Sample, Sequence[Sequence[int]]]]:
-    """Yields each shape in ``_RANKS`` with one sample. The samples take turns, because their arguments differ."""
+    """Yields each shape in ``_RANKS`` with one of the samples ``bases``. The samples are used in turn, because their
+    arguments differ."""
     for number, shape in enumerate(_RANKS):
         yield bases[number % len(bases)], [shape]
 
@@ -282,8 +283,8 @@ EXTENT = Axis(
 
 
 def _empties(basis: Basis) -> Variations:
-    """Yields calls with empty tensors. Samples with different numbers of tensors take turns, because some ops accept a
-    number in place of a tensor."""
+    """Yields calls with empty tensors. They are made alternately from samples with different numbers of tensors,
+    because some ops accept a number in place of a tensor."""
     by_count: dict[int, list[Sample]] = {}
     for base in basis.bases:
         by_count.setdefault(len(base.tensors), []).append(base)
@@ -388,8 +389,8 @@ def _longest(basis: Basis) -> Variations:
 
 
 def _alone(basis: Basis) -> Variations:
-    """Yields calls in which one dimension has the largest size that is tried. All other dimensions have size 1 if the CPU
-    accepts that; otherwise only those of the others that may have any size have size 1."""
+    """Yields calls in which one dimension has the largest size that is tried. All other dimensions have size 1 if
+    the CPU accepts that; otherwise only those that may have any size have size 1."""
     seen: set[str] = set()
     of_bases = [[(b, group) for group in _growing(basis, b)] for b in basis.bases]
     count = len(of_bases)
@@ -411,8 +412,8 @@ def _alone(basis: Basis) -> Variations:
 
 
 def _growing(basis: Basis, base: Sample) -> Iterator[frozenset[Any]]:
-    """Yields the groups of dimensions of a call that grow together. A leading batch dimension of size 1, which belongs
-    to no group, comes first."""
+    """Yields the groups of a call's dimensions that must be enlarged together. If the first tensor has a leading
+    dimension of size 1, this dimension, which belongs to no group, is yielded first."""
     first = base.tensors[0].shape if base.tensors else ()
     if len(first) > 1 and first[0] == 1:
         yield frozenset([(0, 0)])
@@ -512,8 +513,8 @@ def _equal_extents(basis: Basis) -> Variations:
 
 
 def _equal(basis: Basis, base: Sample) -> Iterator[Arguments]:
-    """Yields copies of a sample's call with the same size in all dimensions, or in the dimensions of the first operand
-    and in all dimensions that grow with them."""
+    """Yields copies of a sample's call with the same size in all dimensions, or in the dimensions of the first
+    operand and in all dimensions that must have the same size as these."""
     every = {(p, d): n for p, t in enumerate(base.tensors) for d, n in enumerate(t.shape)}
     longer = {dim for dim, n in every.items() if n > 1}
     groups = [group for group, _ in groups_of(basis, base)]
@@ -541,8 +542,8 @@ def _first_single(basis: Basis, base: Sample) -> Iterator[Arguments]:
 
 
 def _tiled(basis: Basis, base: Sample) -> Iterator[Arguments]:
-    """Yields a copy of a sample's call in which whole tiles fill the last two dimensions of the first operand and all
-    dimensions that grow with them."""
+    """Yields a copy of a sample's call in which the sizes of the last two dimensions of the first operand, and of
+    all dimensions that grow with them, are multiples of a kernel's tile."""
     first = base.tensors[0].dim() if base.tensors else 0
     last = {(0, first - 1), (0, first - 2)}
     group = frozenset().union(*(g for g, _ in groups_of(basis, base) if g & last))
@@ -551,8 +552,8 @@ def _tiled(basis: Basis, base: Sample) -> Iterator[Arguments]:
 
 
 def _one_over(basis: Basis, base: Sample) -> Iterator[Arguments]:
-    """Yields copies of a sample's call with size 17 in as many dimensions as possible and size 1 in the others.
-    With size 17, one element follows the last whole vector."""
+    """Yields copies of a sample's call with size 17 in as many dimensions as possible and size 1 in the others. With
+    size 17, one element is left after the last whole vector of a vectorised kernel."""
     groups = [group for group, _ in groups_of(basis, base)]
     for count in range(len(groups), 0, -1):
         now: Sample | None = base

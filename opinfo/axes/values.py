@@ -57,7 +57,8 @@ def _specials(basis: Basis) -> Variations:
 
 
 def _one_by_one(basis: Basis) -> Variations:
-    """Yields one call for each special value, for ops that read a single element. All tensors have that value."""
+    """Yields one call for each special value, for ops that read a single element of each tensor. All tensors have
+    that value."""
     for base in basis.bases[:1]:
         for value in special_values(basis.kind):
             call = basis.rebuilt(
@@ -267,9 +268,9 @@ _IN = 4
 
 
 def special_everywhere(basis: Basis, call: Arguments) -> Arguments | None:
-    """Returns a call with special values in a quarter of the elements of its largest operands, and in the last rows and
-    columns, except at places where the CPU's result is not reliable. Returns None if the result is unreliable at most
-    places or has another shape."""
+    """Returns a call with special values in a quarter of the elements of its largest operands, and in the last rows
+    and columns, except at positions where the CPU's result is not reliable. Returns None if the result is unreliable
+    at most positions or has another shape."""
     kind, values = basis.kind, special_values(basis.kind)
     shape = max((t.shape for t in call.tensors if t.dtype == kind), key=torch.Size.numel)
     places = [p for p, t in enumerate(call.tensors) if t.dtype == kind and t.shape == shape]
@@ -446,7 +447,8 @@ def _indices(basis: Basis) -> Variations:
 
 
 def _changed(basis: Basis, base: Sample, place: int) -> Iterator[torch.Tensor]:
-    """Yields index tensors with the last index, with negative indices, with one index repeated, or in reverse order."""
+    """Yields copies of the index tensor number ``place`` of a sample, with the last index, with negative indices,
+    with one index repeated, or in reverse order."""
     given = base.tensors[place]
     extents = sorted({n for p, t in enumerate(base.tensors) if p != place for n in t.shape})
     if not basis.unique_indices:
@@ -596,7 +598,8 @@ def negative(count: int) -> torch.Tensor:
 
 
 def _two(count: int) -> torch.Tensor:
-    """Returns a vector with only two different positive values, one of which occurs once in five elements."""
+    """Returns a vector of ``count`` elements with only two different positive values, one of which occurs once in
+    five elements."""
     return torch.where(torch.arange(count) % 5 == 2, 1.25, 0.5)
 
 

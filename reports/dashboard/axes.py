@@ -102,7 +102,8 @@ def order(folded: Folded) -> Ordered:
 
 
 def slices(axis: Axis) -> Iterator[tuple[str, int, int, int]]:
-    """Yields each operator with the number of its pattern and the positions at which its cells begin and end."""
+    """Yields, for each operator, its name, the number of its pattern, and the positions at which its cells begin and
+    end in the order of the axis."""
     sizes = [sum(len(dtypes) for _, dtypes in pattern) for pattern in axis.patterns]
     start = 0
     for op, pattern in axis.ops:
@@ -137,5 +138,5 @@ def count(axis: Axis, codes: str) -> dict[str, dict[str, int]]:
 
 
 def letters_in(codes: str) -> dict[str, int]:
-    """Returns the number of times that each letter occurs in a text."""
+    """Returns the number of times that each status letter occurs in a text."""
     return {code: codes.count(code) for code in sorted(set(codes))}

@@ -209,7 +209,7 @@ def _move(staging: Path, folder: Path) -> None:
 
 
 def _parts(site: Site) -> None:
-    """Loads the axes and contracts to which the site's runs refer."""
+    """Loads into the site the axes and contracts to which its runs refer."""
     public, runs = site.folder / "v1", site.runs.values()
     for name in dict.fromkeys(run.axis for run in runs if run.axis not in site.axes):
         site.axes[name] = _decoded(public / "axes" / f"{name}.json", Axis)

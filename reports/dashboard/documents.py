@@ -96,9 +96,10 @@ class Cause(msgspec.Struct, frozen=True):
 
 
 class ReplayedCall(msgspec.Struct, frozen=True):
-    """A distinct call of a replayed program. ``times`` is how often the program makes it, ``line`` and ``module`` where it
-    makes it most often; they are empty if the recording does not say. ``cell`` is the cell that decides the outcome; None for
-    a call in whose cells no check fails, or that is not judged. ``expected`` is true if the manifest lists the failure."""
+    """A distinct call of a replayed program. ``times`` is the number of times that the program makes the call,
+    ``line`` and ``module`` say where the program makes it most often; they are empty if the recording does not say.
+    ``cell`` is the cell that decides the outcome; None for a call that was not judged, or whose cells have no
+    failing check. ``expected`` is true if the manifest lists the failure."""
 
     call: str
     op: str
@@ -113,8 +114,9 @@ class ReplayedCall(msgspec.Struct, frozen=True):
 
 
 class ReplayCause(msgspec.Struct, frozen=True):
-    """The reason why some calls of a replayed program fail: ``calls`` distinct calls, which the program makes ``times`` times.
-    ``further`` is the number of the distinct calls that no earlier cause in the list affects. ``line`` and ``module`` are the place of the call that it makes most often."""
+    """The reason why some calls of a replayed program fail: ``calls`` distinct calls, which the program makes
+    ``times`` times. ``further`` is the number of those distinct calls that no earlier cause in the list affects.
+    ``line`` and ``module`` say where the program makes the most frequent of these calls."""
 
     sentence: str
     todo: str
@@ -128,7 +130,8 @@ class ReplayCause(msgspec.Struct, frozen=True):
 
 
 class WorstError(msgspec.Struct, frozen=True):
-    """The call with the largest absolute error of ``layout.values``, whose operands are in the recorded ranges. ``error`` is a number as text, because it may be ``inf``."""
+    """The call with the largest absolute error in the clause ``layout.values``, among the calls whose operands are
+    in the recorded ranges. ``error`` is a number as text, because it may be ``inf``."""
 
     call: str
     error: str
@@ -136,9 +139,10 @@ class WorstError(msgspec.Struct, frozen=True):
 
 
 class Replay(msgspec.Struct, frozen=True):
-    """The calls of a replayed program, the worst outcomes first, and their causes, in the order in which to fix them: first
-    those that the manifest does not list, and of these the one with most calls that no earlier one affects. ``program`` is the recorded command,
-    or the name of the recording's file."""
+    """A program whose recorded calls were replayed on a device. ``program`` is the recorded command, or the name of
+    the recording's file. ``calls`` are the program's distinct calls, the worst outcomes first. ``causes`` are the
+    reasons why calls fail, in the order in which to fix them: causes that the manifest does not list come first, and
+    each time the cause that affects most calls that no earlier cause affects."""
 
     program: str
     calls: list[ReplayedCall]

@@ -33,9 +33,9 @@ _SMALL: Final = {
 
 
 class Placement(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The place of a tensor in its storage. Shape, strides and offset are in elements. ``extent`` is one past the
-    position of the last element. At least ``guard`` elements with known bytes follow the tensor, so that a write past
-    its end is noticed."""
+    """The position of a tensor in its storage. Shape, strides and offset are in elements. ``extent`` is one past the
+    position of the last element. At least ``guard`` elements with known bytes follow the tensor, so that a write
+    past its end is noticed."""
 
     shape: tuple[int, ...]
     stride: tuple[int, ...]

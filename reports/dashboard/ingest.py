@@ -495,7 +495,7 @@ def smallest(example: Example | None) -> _Smallest | None:
 
 
 def _more(result: CellResult) -> dict[str, str]:
-    """Returns, as text, the fields of a result for which the page of a cell has no fixed place."""
+    """Returns, as text, the fields of a result that have no fixed place on the page of a cell."""
     found: dict[str, str] = {}
     for name in _OTHERS:
         if value := getattr(result, name):

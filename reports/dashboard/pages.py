@@ -132,7 +132,8 @@ def _row(series: Series, document: DeviceDocument, site: Site, now: datetime) ->
 
 
 def _alarms(rows: Sequence[Row], site: Site) -> list[Alarm]:
-    """Returns the cells of each device's newest run that need attention, the most urgent device first."""
+    """Returns an ``Alarm`` for each device: the cells of its newest run that need attention. The most urgent device
+    comes first."""
     found = [
         alarm_of(row.series, row.changed or {}, site.axes[row.series.latest.axis]) for row in rows
     ]
@@ -148,8 +149,8 @@ def _families(rows: Sequence[Row], site: Site) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Trend:
-    """The number of cells that do not pass in each run of a device, as a chart of all cells, a chart for each clause
-    family, and a table."""
+    """The number of cells that do not pass in each run of a device, shown as a chart for all cells, a chart for each
+    clause family, and a table."""
 
     series: Series
     chart: Markup
@@ -223,7 +224,8 @@ def _faults(block: documents.Block, today: str) -> list[str]:
 
 
 def _write_replays(folder: Path, replays: Sequence[Replayed], title: str) -> None:
-    """Writes ``replay/<slug>.html`` for each program that was replayed on a device, and removes the pages of others."""
+    """Writes ``replay/<slug>.html`` for each program that was replayed on a device, and removes the pages of
+    programs that are no longer on the site."""
     for each in replays:
         text = markup.render(
             "replay.html", page="replay", root="../", site_title=title, replayed=each,
@@ -287,7 +289,8 @@ class _Rows(NamedTuple):
 
 
 def _rows(axis: Axis) -> list[_Rows]:
-    """Returns the constant parts of the operator tables, one for each pattern of the axis."""
+    """Returns the parts of the operator tables that are the same for all operators with a pattern, one part for each
+    pattern of the axis."""
     made = []
     for pattern in axis.patterns:
         used = sorted({dtype for _, dtypes in pattern for dtype in dtypes})

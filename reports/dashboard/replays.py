@@ -1,4 +1,5 @@
-"""A replayed program on a device: what the site publishes of its calls, and what its page shows."""
+"""Replays on the dashboard: the data about a replayed program's calls that the site publishes, and the content of
+the program's page."""
 
 from __future__ import annotations
 
@@ -40,7 +41,7 @@ SHAPE = {
 
 
 def published(run: Run, causes: Iterable[Cause]) -> documents.Replay | None:
-    """Returns the calls of a replay in the form in which the site publishes them; None for another run.
+    """Returns the calls of a replay in the form in which the site publishes them; None for a run that is not a replay.
 
     Raises RunError if the list of calls is damaged, or if it contradicts the record of the run.
     """
@@ -90,8 +91,8 @@ _LONGEST_WHY = 400
 def _causes(
     causes: Iterable[Cause], clauses: Mapping[str, Clause], calls: Mapping[str, JudgedCall]
 ) -> Iterator[documents.ReplayCause]:
-    """Yields the causes in the order in which to fix them: those that the manifest does not list come first, and of these
-    each time the one with most calls that no cause before it affects."""
+    """Yields the causes of failing calls in the order in which to fix them: causes that the manifest does not list
+    come first, and each time the cause that affects most calls that no earlier cause affects."""
     left = [
         (cause, {unit: calls[unit] for unit in (each.key.unit for each in cause.results)})
         for cause in causes
@@ -145,7 +146,8 @@ def _cleaned(key: CellKey) -> CellKey:
 
 @dataclass(frozen=True, slots=True)
 class OutcomeCount:
-    """How many distinct calls of a program have an outcome, how many calls that are, and their shares of all, in percent."""
+    """The number of a program's distinct calls that have an outcome, the number of times that the program makes
+    these calls, and both numbers as a percentage of all."""
 
     outcome: CallOutcome
     calls: int
@@ -156,8 +158,8 @@ class OutcomeCount:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """The newest replay of a program on a device. ``has_cells`` is true if the pages of its cells show this run: they show
-    the newest run of the series."""
+    """The page of a program's newest replay on a device. ``has_cells`` is true if the run of this replay is also the
+    newest run of its series; only then do the pages of the cells show the results of the replay."""
 
     slug: str
     series: Series
@@ -168,12 +170,12 @@ class Page:
 
     @property
     def calls(self) -> int:
-        """The number of distinct calls."""
+        """The number of distinct calls of the program."""
         return len(self.replay.calls)
 
     @property
     def times(self) -> int:
-        """The number of calls that the program makes."""
+        """The number of calls that the program makes, counting repetitions of the same call."""
         return sum(each.times for each in self.replay.calls)
 
     @property
@@ -190,7 +192,7 @@ class Page:
 
 
 def pages_of(series: Iterable[Series]) -> list[Page]:
-    """Returns the page of each program on each device: of its newest replay."""
+    """Returns one page for each program and device, made from the newest replay of the program on that device."""
     found: dict[tuple[str, str], Page] = {}
     for each in series:
         for run in each.runs:

@@ -21,8 +21,8 @@ from reports.status_letters import KINDS, Status
 
 
 def bar(counts: Tally) -> Markup:
-    """Returns a thin bar for the judged cells: the cells that passed, those that fail as the manifest expects, and the
-    rest."""
+    """Returns a thin bar with three parts for the judged cells: those that passed, those that fail as the manifest
+    expects, and all other ones."""
     if not counts.judged:
         return Markup("")
     failing = 100 - 100 * counts.passed / counts.judged

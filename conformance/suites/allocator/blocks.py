@@ -96,7 +96,7 @@ def kept_through_churn(context: CaseContext) -> None:
 
 @cases("allocator.contents")
 def kept_through_split(context: CaseContext) -> None:
-    """A block keeps its bytes when the free memory after it is split into other blocks."""
+    """A live block keeps its bytes when the free memory behind it is split into other blocks."""
     fresh(context)
     with new_queue(context):
         first = filled(context, 4 * KIB, 1)
@@ -113,7 +113,7 @@ def kept_through_split(context: CaseContext) -> None:
 )
 def same_size(context: CaseContext, size: int) -> None:
     """Eight times in a row, a block is freed and a block of the same size is allocated. Each time the freed block is
-    reused, so the reserved bytes do not grow."""
+    reused, so the number of reserved bytes does not increase."""
     block = context.bytes_of(size)
     reserved = context.counters().reserved
     context.must(block.numel() == size, "the block does not have the requested size")
@@ -130,8 +130,8 @@ def same_size(context: CaseContext, size: int) -> None:
 
 @cases("allocator.reuse")
 def after_a_split(context: CaseContext) -> None:
-    """A large block is freed, and a smaller request is served from it. The smaller block is freed, and a
-    request of the original size is served. The reserved bytes do not grow."""
+    """A large block is freed, and a smaller request is served from its memory. The smaller block is freed, and a
+    request of the original size is served. The number of reserved bytes does not increase."""
     fresh(context)
     with new_queue(context):
         block = context.bytes_of(8 * MIB)
@@ -335,8 +335,8 @@ def freed_elsewhere(context: CaseContext) -> None:
 
 @cases("allocator.threads")
 def come_back(context: CaseContext) -> None:
-    """Eight threads allocate and free blocks, each thread on its own stream. empty_cache then releases all this
-    memory: the reserved bytes are as before."""
+    """Eight threads allocate and free blocks, each thread on its own stream. A following call of empty_cache
+    releases all this memory: the reserved bytes are as before."""
 
     def work(seed: int) -> None:
         random = Random(seed)

@@ -35,8 +35,8 @@ _OBJECT: Final = 64
 
 
 class Held(NamedTuple):
-    """The bytes of host memory in use: heap and resident memory, as the docstring of this module defines them. A
-    quantity is 0 if the system cannot measure it."""
+    """The bytes of host memory that the process uses: heap and resident memory, as the docstring of this module
+    defines them. A quantity is 0 if the system cannot measure it."""
 
     resident: int
     heap: int
@@ -110,9 +110,9 @@ def little_to_collect() -> Iterator[None]:
 
 
 def growths(window: Callable[[], None]) -> Iterator[Held]:
-    """Yields the growth of host memory in bytes for each call of ``window``, endlessly. The measurement after
-    one call is also the measurement before the next call. Each growth includes the 64 bytes that the previous
-    result occupies."""
+    """Calls ``window`` endlessly, and yields after each call the number of bytes by which host memory grew. The
+    measurement after one call is also the measurement before the next call. Each growth includes the 64 bytes that
+    the previous result occupies."""
     before = measure_host_memory()
     while True:
         window()

@@ -88,8 +88,8 @@ def _window(context: CaseContext, repeat: Callable[[], None], calls: int) -> Non
 
 
 def host_bound(context: CaseContext, calls: int, floor: Held) -> Held:
-    """Returns how many bytes host memory may grow by in a window of ``calls`` repetitions, measured with a CPU
-    op that is known not to leak."""
+    """Returns how many bytes host memory may grow by in a window of ``calls`` repetitions: the largest growth for a
+    CPU op that is known not to leak, but at least ``floor``."""
     x = torch.ones(_SIDE, _SIDE)
 
     def repeat() -> None:
@@ -109,7 +109,8 @@ def host_grows(
 def _host_stays(
     context: CaseContext, repeat: Callable[[], None], calls: int, bound: Held, what: str
 ) -> None:
-    """Checks that host memory does not grow beyond the bound while a function is called repeatedly."""
+    """Checks that host memory does not grow beyond ``bound`` in windows of ``calls`` calls of ``repeat``. ``what``
+    names the repeated work in the message of the failure."""
     grown = host_grows(context, repeat, calls, bound)
     text, windows = "host memory grew with repeated calls", f"in 16 windows of {calls:,} calls"
     context.check(
@@ -387,7 +388,8 @@ def double_backward(context: CaseContext) -> None:
 @cases("allocator.steady")
 @little_to_collect()
 def raised(context: CaseContext) -> None:
-    """A backward pass in which a hook raises an exception is run repeatedly. Device memory does not grow."""
+    """A backward pass in which a hook raises an exception is run repeatedly. Device memory does not grow, so the
+    exception keeps no tensors alive."""
     _must_measure(context)
     x = _square(context, 1, grad=True)
 

@@ -163,7 +163,8 @@ def filled_up(context: CaseContext) -> None:
 
 
 def _runs_out(context: CaseContext) -> bool:
-    """Returns True if a request for more memory than any device has raises a RuntimeError of any type."""
+    """Requests more memory than any device has. Returns True if the request raises a RuntimeError of any type, as it
+    must."""
     try:
         context.bytes_of(TOO_MUCH)
     except RuntimeError:
@@ -343,7 +344,8 @@ def no_split(context: CaseContext) -> None:
         return
 
     def rise() -> int:
-        """Returns by how many bytes a small request raises `reserved` after a large block was freed."""
+        """Frees a large block and allocates a small one. Returns by how many bytes `reserved` rises for the small
+        block."""
         fresh(context)
         freed(context, 40 * MIB)
         whole = context.counters().reserved

@@ -123,8 +123,8 @@ class Watch:
         self.ooms[index] = 0
 
     def judge(self, live: Sequence[Block], touched: Sequence[int]) -> None:
-        """Reads the counters and checks every invariant of the clause. ``touched`` contains the device indices
-        whose counters the last step may have changed."""
+        """Reads the counters and checks every invariant of the clause. ``live`` are the blocks that are allocated
+        now; ``touched`` are the device indices whose counters the last step may have changed."""
         before = self.last
         self.look()
         for index, now in self.last.items():
@@ -233,8 +233,8 @@ class Live:
 
 
 class Model(State):
-    """What the device offers to an allocator program (indices, streams, pools), and the blocks and the pool that are
-    live between the steps of the program."""
+    """The model of an allocator program: the device's indices, streams and pools that the program may use, and the
+    blocks and the pool that are live between the steps of the program."""
 
     def __init__(self, descriptor: Descriptor, clause: str = "") -> None:
         super().__init__()

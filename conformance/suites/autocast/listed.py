@@ -44,7 +44,7 @@ def listed(context: CaseContext, op: str, policy: str) -> None:
 
 
 def _wide(context: CaseContext, op: str, lower: torch.dtype) -> None:
-    """Check that autocast never casts float64 operands (docs/source/amp, "Op Eligibility")."""
+    """Check that autocast never casts float64 operands of the op (docs/source/amp, "Op Eligibility")."""
     wide = [torch.float64]
     answer, plain = (
         call_under_autocast(context.opened, op, wide, region) for region in (lower, None)
@@ -65,9 +65,10 @@ def _dtypes(
     text: str,
     **named: Any,
 ) -> Answer:
-    """Check that a call in an autocast region gives results of dtype ``computed``. Raises NotImplementedError if the
-    device has no kernel for ``computed``, that is, if the call raises NotImplementedError and the call without autocast
-    on operands of this dtype raises an exception too."""
+    """Check that a call on operands of the dtypes ``given``, in an autocast region for the dtype ``region``, returns
+    results of dtype ``computed``. Raises NotImplementedError if the device has no kernel for ``computed``, that is,
+    if the call raises NotImplementedError and the call without autocast on operands of this dtype raises an
+    exception too."""
     answer = call_under_autocast(context.opened, op, given, region, **named)
     if isinstance(answer.error, NotImplementedError):
         plain = call_under_autocast(context.opened, op, given, None, computed=computed, **named)
@@ -103,8 +104,8 @@ def _assert_close(
     computed: torch.dtype,
     text: str,
 ) -> None:
-    """Check that floating-point tensors from the same kernel differ by a few roundings at most, and are finite at the
-    same places."""
+    """Check that floating-point tensors that the same kernel computed differ by a few roundings at most, and are
+    finite at the same positions."""
     for mine, theirs in zip(found, want):
         context.same(mine is None, theirs is None, text, kind=Kind.VALUES)
         if mine is None or theirs is None or not theirs.is_floating_point():

@@ -329,8 +329,8 @@ def cache_ends_with_its_region(context: CaseContext) -> None:
 
 @cases("autocast.lists")
 def another_weight_at_its_place(context: CaseContext) -> None:
-    """Delete a weight in an autocast region and create a new one, which may get the same address: the new weight must
-    be cast too, so a cache must not look up casts by address alone."""
+    """Delete a weight in an autocast region and create a new one, which may get the same address: the new weight
+    must be cast too. A cache that looks up casts by address alone would return the cast of the deleted weight."""
     for lower in _each(context):
         x = _operand(context, 3, 3)
         with torch.autocast(context.kind, lower):

@@ -47,8 +47,9 @@ def _stepped(
     grads: Sequence[torch.Tensor | None],
     text: str,
 ) -> tuple[bool, float]:
-    """Run step and update of a scaler with the given gradients of a scaled loss. Returns a tuple (True if the
-    parameters changed, the scale afterwards). Fails if only some of the parameters changed."""
+    """Run step and update of a new scaler with the given gradients of a scaled loss. Returns a tuple (True if the
+    parameters changed, the scale afterwards). The check fails with the message ``text`` if only some of the
+    parameters changed."""
     scaler, before = _scaler(context), _values(context, parameters)
     optimizer = torch.optim.SGD(parameters, lr=1.0)
     _begin(context, scaler)

@@ -46,8 +46,9 @@ def as_the_cpu_does(
     geometries: Sequence[Geometry | None],
     *given: Any,
 ) -> Gradients:
-    """Run ``procedure`` on eager CPU, with inputs and cotangents in the same layouts as on the device. All devices
-    share the derivative formulas, so a fault that eager CPU has too is not counted as a fault of the device."""
+    """Run ``procedure`` on eager CPU, with inputs and cotangents in the same layouts as on the device, and return
+    the gradients. All devices share the derivative formulas, so an error that eager CPU makes too is not counted as
+    a fault of the device."""
     there = laid_out(call.values, geometries, identity)
     host = replace(call, inputs=there, device=torch.device("cpu"), guarded=Guarded)
     host = replace(host, move=identity, back=identity, settle=identity)  # type: ignore[arg-type]
@@ -127,7 +128,8 @@ def second_gradients(
     cotangents: Cotangents,
     wide: bool = True,
 ) -> Grads:
-    """Return the second gradients computed on the CPU, in the order of ``differentiated_twice``."""
+    """Return the second gradients computed on the CPU: the gradients of the first gradients with respect to the
+    inputs at ``places`` and then with respect to the cotangents, in the order of ``differentiated_twice``."""
     graph = Graph(function, arguments, values, places, wide=wide)
     ends, given = graph.ends(cotangents)
     given = leaves_of(given, range(len(given)))
@@ -144,7 +146,8 @@ def tangents_of(
     cotangents: Cotangents,
     wide: bool = True,
 ) -> Grads:
-    """Return the forward-mode derivative of each output, computed on the CPU."""
+    """Return the forward-mode derivative of each output, computed on the CPU for the tangents ``cotangents`` of the
+    inputs at ``places``."""
     copies = [wider(v) if wide else v.detach().clone() for v in values]
     given = [each for each in on_cpu(cotangents, [copies[p] for p in places]) if each is not None]
     return products(function, arguments, copies, places, given, torch.device("cpu"))

@@ -43,8 +43,8 @@ _LARGE = 2.0**10
 
 
 class Few(NamedTuple):
-    """The gradient computations for any sample except the first: the layouts of its inputs and of its cotangents. If
-    ``alone`` is true, the gradient of each single input is computed too."""
+    """The gradient computations for every sample except the first: the layouts of the inputs and of the cotangents.
+    If ``alone`` is true, the gradient of each single input is computed too."""
 
     inputs: tuple[str, ...]
     cotangents: tuple[str, ...] = ()
@@ -114,9 +114,9 @@ def reads_storage(ctx: OpContext) -> bool:
 
 
 def lays_of(ctx: OpContext, sample: Sample, layouts: Iterable[str]) -> dict[str, Laid]:
-    """Return a dictionary from the name of each given layout to the sample in this layout. For an op that addresses the
-    storage of its input, only the contiguous layout is returned. A recorded call is also returned in its recorded
-    layout."""
+    """Return the sample on the device in each of the given layouts, by the name of the layout. For an op that
+    addresses the storage of its input, only the contiguous layout is returned. A recorded call is also returned in
+    its recorded layout."""
     wanted = {PLAIN} if reads_storage(ctx) else {*layouts, RECORDED.id}
     return {laid.case.id: laid for laid in ctx.laid_out(sample, frozenset(wanted))}
 
@@ -164,7 +164,8 @@ def _asks(ctx: OpContext, known: Known, lays: Mapping[str, Laid], few: Few | Non
 
 
 def shapes(layout: str, outputs: Iterable[torch.Tensor]) -> tuple[Any, ...]:
-    """Return a key that is equal for two layouts if both give the same cotangents for the given outputs."""
+    """Return a key for the cotangents that a layout gives the outputs: two layouts with equal keys give the same
+    cotangents."""
     if layout in (SUM, CONJ):
         return (layout, any(each.numel() > 1 for each in outputs))
     parsed = parse_layout(layout)

@@ -382,7 +382,7 @@ def not_materialized(context: CaseContext) -> None:
 
 
 class _Part(torch.autograd.Function):
-    """A Function that returns a view of its input, or two views if ``several`` is true."""
+    """A Function that returns a view of a part of its input, or two such views if ``several`` is true."""
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, several: bool) -> Any:
@@ -470,8 +470,8 @@ def input_as_result(context: CaseContext) -> None:
 
 
 class _Returns(torch.autograd.Function):
-    """A Function that computes ``x + y``. Its backward applies ``made`` to the cotangent and returns the result as
-    gradients."""
+    """A Function that computes ``x + y``. Its backward calls the function ``made`` with the cotangent and returns
+    the result as gradients."""
 
     @staticmethod
     def forward(

@@ -15,8 +15,8 @@ from opinfo.guarded import Damage
 
 
 def changed(evidence: Gradients, mutable: Collection[int]) -> list[tuple[str, Damage]]:
-    """Return a (name, damage) pair for each cotangent whose memory was changed, and for each changed input that the
-    call does not update."""
+    """Return a (name, damage) pair for each cotangent whose memory backward changed, and for each input that was
+    changed although it is not in ``mutable``, the positions of the inputs that the call updates."""
     found = [
         (f"input {place}", each.damage)
         for place, each in enumerate(evidence.inputs)
@@ -73,13 +73,14 @@ def judge_gradients(evidence: Gradients, reference: ReferenceParts) -> Found:
 
 
 def least_of(reference: ReferenceParts, place: int) -> torch.Tensor | None:
-    """Return a lower estimate of the accepted rounding error of a gradient. The estimate takes less than half the time
-    of :func:`slack_of`, and most correct gradients differ from the reference by less than the estimate."""
+    """Return a lower estimate of the accepted rounding error of gradient number ``place``. The estimate takes less
+    than half the time of :func:`slack_of`, and most correct gradients differ from the reference by less than the
+    estimate."""
     return summed(reference.least[place], reference.shared.get(place))
 
 
 def slack_of(reference: ReferenceParts, place: int) -> torch.Tensor | None:
-    """Return the accepted rounding error of each element of a gradient."""
+    """Return the accepted rounding error of each element of gradient number ``place``."""
     return summed(reference.slack[place], reference.shared.get(place))
 
 

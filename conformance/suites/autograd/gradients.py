@@ -23,11 +23,11 @@ from opinfo.layouts import Geometry
 
 @dataclass(frozen=True, slots=True)
 class Cotangent:
-    """The cotangent of one output, or the tangent of one input. The values are fixed numbers of the given dtype (see
-    ``weights``), multiplied by ``scale``; ``geometry`` describes their layout on the device.
+    """The description of a cotangent of one output, or of a tangent of one input. The values are fixed numbers of the
+    given dtype (see ``weights``), multiplied by ``scale``; ``geometry`` describes their layout on the device.
 
-    If ``shape`` is set, the tensor is expanded to that shape. If ``conj`` is true, the conj bit is set. Two cotangents
-    of the same shape have different values if their ``turn`` differs.
+    If ``shape`` is set, the tensor is expanded to that shape. If ``conj`` is true, the conj bit is set. Two
+    cotangents of the same shape have different values if their ``turn`` differs.
     """
 
     dtype: torch.dtype
@@ -65,8 +65,8 @@ def _unordered(count: int, dtype: torch.dtype) -> torch.Tensor:
 
 @lru_cache(maxsize=64)
 def held_by(cotangent: Cotangent) -> torch.Tensor:
-    """Return the values of a cotangent before it is expanded, as a CPU tensor. The tensor is shared, so callers must
-    not write to it."""
+    """Return the values of a cotangent before the cotangent is expanded, as a CPU tensor. The tensor is shared, so
+    callers must not write to it."""
     return weights(cotangent.geometry.shape, cotangent.dtype, cotangent.turn) * cotangent.scale
 
 
@@ -100,7 +100,7 @@ def leaves_of(tensors: Iterable[torch.Tensor], places: Collection[int]) -> list[
 
 
 def place_cotangent(call: Invocation, cotangent: Cotangent | None) -> Guarded | None:
-    """Build a cotangent on the device in its layout. Returns None if ``cotangent`` is None."""
+    """Return a cotangent on the device in its layout, with known bytes around it; None if ``cotangent`` is None."""
     if cotangent is None:
         return None
     return call.guarded(held_by(cotangent), cotangent.geometry, call.move)
@@ -238,7 +238,8 @@ def gradients_of_gradients(
     starts: Sequence[torch.Tensor],
     move: Callable[[torch.Tensor], torch.Tensor],
 ) -> Sequence[torch.Tensor | None]:
-    """Return the gradients of the first gradients with respect to ``starts``."""
+    """Return the gradients of the first gradients ``first`` with respect to ``starts``, for cotangents with fixed
+    values, which ``move`` copies to the device; None for a start without a gradient."""
     ends = [each for each in first if each is not None and each.requires_grad]
     if not ends:
         return [None] * len(starts)
@@ -250,7 +251,8 @@ def gradients_of_gradients(
 
 @collects_memory
 def pushed_forward(call: Invocation, places: Sequence[int], tangents: Cotangents) -> Gradients:
-    """Compute the forward-mode derivative of each output, for the given tangents of the inputs at ``places``."""
+    """Compute the forward-mode derivative of each output of the call, for the given tangents of the inputs at
+    ``places``."""
     answer, tensors = Gradients(), [each.detach() for each in views(call.inputs)]
     try:
         args, kwargs = call.arguments(tensors, call.device)
@@ -279,7 +281,8 @@ def products(
     tangents: Sequence[torch.Tensor],
     device: torch.device,
 ) -> Grads:
-    """Return the tangent of each output, computed in forward mode; None for an output that has no tangent."""
+    """Return the tangent of each output of a call, computed in forward mode from the ``tangents`` of its inputs at
+    ``places``; None for an output that has no tangent."""
     with forward_ad.dual_level():
         duals = list(tensors)
         for place, tangent in zip(places, tangents):
@@ -411,5 +414,5 @@ def in_place(
 
 
 def plain(tensors: list[torch.Tensor], device: torch.device) -> Any:
-    """Return (args, kwargs) of a call whose only arguments are the given tensors."""
+    """Return (args, kwargs) of a call whose only arguments are the given tensors, for any device."""
     return tuple(tensors), {}

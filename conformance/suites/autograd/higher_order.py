@@ -74,8 +74,9 @@ def has_forward(t: Traits) -> bool:
 def laid_out_samples(
     ctx: OpContext, pairs: Sequence[tuple[str, str]], samples: int
 ) -> Iterator[tuple[Known, Laid, str, str]]:
-    """Yield a tuple (reference gradients of a sample, laid-out inputs, layout of the cotangents, name of the check).
-    The first sample is combined with all pairs of layouts, each other sample only with the first pair."""
+    """Yield a tuple (reference gradients of a sample, inputs on the device in a layout, layout of the cotangents,
+    name of the check) for each combination to check. The first sample is combined with all ``pairs`` of layouts (of
+    inputs and of cotangents), each other sample only with the first pair. ``samples`` is the number of samples."""
     given = [each for each in chosen(ctx) if all(t.numel() for t in each.tensors)]
     given = [each for each in given if not is_long(each)][:samples]
     for number, sample in enumerate(given):

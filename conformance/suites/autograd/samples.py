@@ -93,9 +93,9 @@ def known_of(ctx: OpContext, sample: Sample) -> Known:
 
 
 def _usable(ctx: OpContext, sample: Sample) -> bool:
-    """Return True if gradients can be computed for the sample: all tensors are strided, they have between 1 and MOST
-    elements in total, and the call does not write to the first tensor. If the sample has one long dimension, the CPU's
-    result must also be finite. If the op takes its indices on the CPU, the sample must have no indices."""
+    """Return True if gradients can be computed for the sample: all its tensors are strided, they have between 1 and
+    MOST elements in total, and the call does not write to the first tensor. If the sample has one long dimension,
+    the CPU's result must also be finite. If the op takes its indices on the CPU, the sample must have no indices."""
     strided = all(each.layout == torch.strided for each in sample.tensors)
     on_cpu = "gradients.indices_on_cpu" in ctx.traits.families
     if on_cpu and any(not floats(each) for each in sample.tensors):
@@ -172,8 +172,8 @@ class Known:
                 break
 
     def _look(self) -> None:
-        """Set ``places`` to the inputs whose gradients the CPU can compute: all floating-point inputs together
-        or, if that fails, those whose gradients can be computed one at a time."""
+        """Set ``places`` to the positions of the inputs whose gradients the CPU can compute: all floating-point
+        inputs together or, if that fails, those whose gradients can be computed one at a time."""
         tensors, mutable = self.sample.tensors, self.ctx.mutable_inputs(self.sample)
         floats = [
             place
@@ -259,7 +259,8 @@ class Known:
     def laid(
         self, of: torch.Tensor, dtype: torch.dtype, layout: str, scale: float = 1.0, turn: int = 0
     ) -> Cotangent:
-        """Return a cotangent of the shape of ``of``, with the given dtype, layout and scale."""
+        """Return the description of a cotangent with the shape of ``of`` and the given dtype, layout and scale.
+        Cotangents with another ``turn`` have other values."""
         shape = tuple(of.shape)
         if layout == SUM:
             return Cotangent(dtype, CONTIGUOUS.geometry(()), shape, False, scale, turn)

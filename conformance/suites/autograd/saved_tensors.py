@@ -40,7 +40,7 @@ def values(*shape: int) -> torch.Tensor:
 
 
 def beside(x: torch.Tensor, *shape: int) -> torch.Tensor:
-    """Return ``values(*shape)`` on the device of ``x``."""
+    """Return a tensor on the device of ``x`` with the numbers of ``values(*shape)``."""
     return values(*shape).to(x.device)
 
 

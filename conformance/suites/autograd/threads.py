@@ -55,7 +55,7 @@ def whole(
     text: str = WRONG_GRADIENT,
     at: str = "",
 ) -> None:
-    """Check that the gradient exists and that each of its elements equals ``value``."""
+    """Check that the gradient ``found`` exists and that each of its elements equals ``value``."""
     context.check(found is not None, "the leaf has no gradient", at=at)
     assert found is not None
     there = context.from_device(found) if found.device.index in (None, 0) else found.cpu()
@@ -91,7 +91,7 @@ def index(context: CaseContext, where: int) -> None:
     z = y * 2
     assert z.grad_fn is not None
     z.grad_fn.register_prehook(partial(note, "a hook before a node"))
-    z.grad_fn.register_hook(partial(note, "a hook after a node"))
+    z.grad_fn.register_hook(partial(note, "a post-hook of a node"))
     x.register_post_accumulate_grad_hook(partial(note, "a hook after accumulation"))
     several = register_multi_grad_hook((y, z), partial(note, "a hook on several tensors"))
     with context.on(1 - where):
@@ -107,7 +107,7 @@ def index(context: CaseContext, where: int) -> None:
 
 @cases("autograd.threads", requires={"multi_device"}, indices=2)
 def over_both_indices(context: CaseContext) -> None:
-    """Run backward through a graph that spans two device indices: each node must run with its own device index as
+    """Run backward through a graph that spans two device indices: while a node runs, its own device index must be
     the current index, and the gradients on both indices must be right."""
     seen: list[int] = []
     x, w = leaf(context, 0), leaf(context, 1, 2.0)
@@ -130,8 +130,8 @@ def over_both_indices(context: CaseContext) -> None:
 
 @cases("autograd.threads", requires={"multi_device"}, indices=2)
 def roots_on_two_indices(context: CaseContext) -> None:
-    """Call torch.autograd.backward on two results on two device indices: the leaf, on either index, must accumulate the
-    gradients of both results."""
+    """Call torch.autograd.backward on two results, one on each of two device indices, that were computed from one
+    leaf: the leaf, on either index, must accumulate the gradients of both results."""
     for where in (0, 1):
         x = leaf(context, where)
         results = [(x.to(context.at(place)) * factor) for place, factor in ((0, 2), (1, 3))]
@@ -195,7 +195,7 @@ def hooks_on_the_stream(context: CaseContext, where: int) -> None:
     assert y.grad_fn is not None
     y.register_hook(partial(note, "a tensor hook"))
     y.grad_fn.register_prehook(partial(note, "a hook before a node"))
-    y.grad_fn.register_hook(partial(note, "a hook after a node"))
+    y.grad_fn.register_hook(partial(note, "a post-hook of a node"))
     context.settle()
     _backward(z)
     for what, found in sorted(seen.items()):

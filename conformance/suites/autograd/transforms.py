@@ -254,7 +254,7 @@ class _ComplexProduct(torch.autograd.Function):
 @cases("autograd.function", over={"complex": (False,), "complex_and_real": (True,)})
 def complex_numbers(context: CaseContext, real: bool) -> None:
     """Compute gradients of complex inputs: they must follow torch's convention (the cotangent times the conjugate of
-    the derivative), and the gradient of a real input must be real."""
+    the derivative), and the gradient of a real input must be a real tensor."""
     if "complex64" not in context.descriptor.dtypes:
         raise NotImplementedError("the descriptor does not declare complex64")
     z, w = torch.complex(values(3, 4), -values(3, 4)), torch.complex(values(3, 4) + 1, values(3, 4))

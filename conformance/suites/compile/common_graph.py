@@ -56,9 +56,9 @@ _KNOWN = frozenset({"rtol", "atol", "size_one"})
 
 
 def passed_together(context: CaseContext) -> int:
-    """Returns the number of checks that the case's program passed in the common graph of its module; 0 if the program
-    failed there or is not part of that graph. The first process of a run that calls this function compiles the graph;
-    the others read its result from a file."""
+    """Returns the number of checks that the case's program passed in the common graph of its module; 0 if the
+    program failed there or is not part of that graph. The first process of a run that calls this function compiles
+    the graph; the other processes read its result from a file."""
     above = os.environ.get(VARIABLE)
     found = [name for name, cases in _GROUPS.items() if context.seed in {case.id for case in cases}]
     if (

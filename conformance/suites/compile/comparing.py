@@ -65,13 +65,14 @@ class Inputs:
         return made.requires_grad_(grad)
 
     def index(self, *shape: int, below: int) -> torch.Tensor:
-        """Returns a tensor of indices from 0 to ``below`` - 1, some of which are equal."""
+        """Returns a tensor of this shape with indices from 0 to ``below`` - 1, some of which are equal."""
         return self.of(torch.randint(0, below, shape, generator=self.random))
 
 
 @dataclass(slots=True)
 class Ran:
-    """The tensors and the exception that a run of a program left: inputs, outputs, and gradients of the inputs."""
+    """The tensors and the exception that one run of a program left: its inputs after the call, its outputs, the
+    gradients of the inputs, and the exception that it raised, if any."""
 
     inputs: list[torch.Tensor]
     leaves: list[Any]  # the outputs, and what else is in the result
@@ -134,8 +135,8 @@ def compare(
 
 
 def _passed_together(context: CaseContext) -> int:
-    """Returns the number of checks that the program passed in a graph with other programs. (A repro script contains no
-    other programs and never calls this function.)"""
+    """Returns the number of checks that the case's program passed in a graph with other programs. (A repro script
+    contains no other programs and never calls this function.)"""
     module: Any = importlib.import_module("conformance.suites.compile.common_graph")
     return int(module.passed_together(context))
 
@@ -162,9 +163,10 @@ def compare_with(
 ) -> None:
     """Does what ``compare`` does, with a ``compiler`` that the caller has created.
 
-    ``tangents`` is the layout of the gradients of the outputs. With ``size_one``, the strides of dimensions of size 1
-    are compared, too. With ``may_raise``, the program may raise an exception; the compiled program must then raise it,
-    too. ``graphs`` is the largest number of graphs that all calls together may need.
+    ``dynamic`` and ``fullgraph`` are those of torch.compile. ``tangents`` is the layout of the gradients of the
+    outputs. With ``size_one``, the strides of dimensions of size 1 are compared, too. With ``may_raise``, the
+    program may raise an exception; the compiled program must then raise it, too. ``graphs`` is the largest number of
+    graphs that all calls together may need.
     """
     compiled = compiler(program, dynamic=dynamic, fullgraph=fullgraph)
     before = compiler.graphs
@@ -187,7 +189,8 @@ def compare_with(
 def run(
     context: CaseContext, program: Callable[..., Any], given: Sequence[Any], tangents: str
 ) -> Ran:
-    """Calls a program, and computes the gradients of its outputs that require one."""
+    """Calls a program with the inputs ``given``, and computes the gradients of its outputs that require one.
+    ``tangents`` is the layout of the gradients that backward receives. Returns what the run left."""
     try:
         [made] = run_all(context, lambda each: [program(*each[0])], [given], tangents)
     except Exception as error:  # compared with that of the other run
@@ -201,8 +204,9 @@ def run_all(
     given: Sequence[Sequence[Any]],
     tangents: str = "contiguous",
 ) -> list[Ran]:
-    """Calls ``programs``, which runs several programs: it takes a list with the inputs of each, and returns a list with
-    the result of each. Then computes the gradients of all results in one backward pass."""
+    """Calls ``programs``, which runs several programs: it takes a list with the inputs of each program, and returns
+    a list with the result of each. Then computes the gradients of all results in one backward pass. Returns what the
+    run of each program left."""
     inputs = [_tensors(each) for each in given]
     versions = [[version_of(each) for each in of_one] for of_one in inputs]
     torch.manual_seed(17)
@@ -246,7 +250,8 @@ def _backward(context: CaseContext, made: Sequence[Ran], tangents: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """A comparison of a compiled run with an eager run. ``at`` says which call of the program is compared."""
+    """A comparison of a compiled run with an eager run; differences fail the check. ``at`` is a text for the failure
+    that says which call of the program is compared."""
 
     context: CaseContext
     at: str
@@ -349,7 +354,8 @@ class Comparison:
         self._same(found.requires_grad, want.requires_grad, text, what=what)
 
     def _shared(self, eager: Ran, made: Ran) -> None:
-        """Compares which outputs are the same object as an input, and which tensors share memory."""
+        """Fails the check if, in the two runs, different outputs are the same object as an input, or different
+        tensors share memory."""
         text = "an output is an input itself only in one of compiled and eager execution"
         self._same(_objects(made), _objects(eager), text, Kind.ALIAS)
         if self.context.has("storage"):

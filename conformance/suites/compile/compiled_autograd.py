@@ -44,8 +44,9 @@ def _network(leaves: list[torch.Tensor]) -> torch.Tensor:
 
 
 def _beside_eager(context: CaseContext, step: Step, *, compiles: int = 1) -> None:
-    """Runs ``step`` with an eager and with a compiled backward pass on equal leaves, and compares the gradients, their
-    strides, and the value that ``step`` returns."""
+    """Runs ``step`` with an eager and with a compiled backward pass on equal leaves. Checks that the gradients,
+    their strides, and the value that ``step`` returns are equal. ``compiles`` is the number of compiled backward
+    passes that there must be at least."""
     eager, made = _leaves(context), _leaves(context)
     want = step(eager)
     with compiling(backend_of(context)) as compiler, compiled_backward(compiler):
@@ -111,7 +112,8 @@ def _of_some(leaves: list[torch.Tensor]) -> list[bool]:
 
 
 class _Saved(torch.autograd.Function):
-    """Multiplies by a saved tensor. Its backward adds 1 to the right gradient, which shows that this backward ran."""
+    """An autograd function that multiplies by a saved tensor. Its backward returns the right gradient plus 1, so
+    that the gradient shows that this backward ran."""
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
@@ -160,8 +162,8 @@ _STEPS: dict[str, Step] = {
     more=True,
 )
 def step(context: CaseContext, name: str, function: str) -> None:
-    """A compiled backward pass gives the gradients and strides of the eager one: in one call, accumulated, through
-    retained graphs, custom functions, checkpoints and views that are written in place."""
+    """A compiled backward pass must give the gradients and strides of the eager one: after one call, accumulated
+    over calls, through retained graphs, custom functions, checkpoints, and views that are written in place."""
     _beside_eager(
         context, globals()[function], compiles=2 if name in ("twice", "retained_graph") else 1
     )
@@ -169,8 +171,8 @@ def step(context: CaseContext, name: str, function: str) -> None:
 
 @cases(CLAUSE, more=True)
 def hooks(context: CaseContext) -> None:
-    """Hooks of tensors, of nodes and of gradient accumulation run in the same order as in the eager backward pass, and
-    change the gradients in the same way."""
+    """Hooks of tensors, of nodes and of gradient accumulation must run in the same order as in the eager backward
+    pass, and change the gradients in the same way."""
 
     def with_hooks(leaves: list[torch.Tensor]) -> list[str]:
         told: list[str] = []
@@ -198,8 +200,8 @@ def hooks(context: CaseContext) -> None:
 
 @cases(CLAUSE, more=True)
 def scaled_when_accumulated(context: CaseContext) -> None:
-    """A hook that runs after a gradient was accumulated may change the gradient and the parameter, as optimisers that
-    step during backward do."""
+    """A hook that runs after a gradient was accumulated changes the gradient and the parameter, as optimisers that
+    step during backward do. The results must equal those of an eager backward pass."""
 
     def stepping(leaves: list[torch.Tensor]) -> None:
         def update(leaf: torch.Tensor) -> None:
@@ -274,8 +276,8 @@ def higher_order(context: CaseContext) -> None:
 
 
 class _NotZero(torch.autograd.Function):
-    """Copies its input. Its backward passes the gradient on only where the input is positive, so that intermediate
-    sizes of backward depend on values."""
+    """An autograd function that copies its input. Its backward passes on only the gradients of positive inputs, so
+    that backward has intermediate sizes that depend on values."""
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:

@@ -68,8 +68,8 @@ class Answer:
 class Pair:
     """The answers of an eager and of a compiled call on equal inputs. ``graphs`` is the number of graphs that torch
     compiled during the compiled call. ``repeated`` is True if the function had already been compiled for inputs of
-    these shapes and strides. ``row_major`` is True if all inputs were contiguous and the cotangents had the strides of
-    the outputs."""
+    these shapes and strides. ``row_major`` is True if all inputs were contiguous and the cotangents (the gradients
+    passed to backward) had the strides of the outputs."""
 
     eager: Answer
     made: Answer
@@ -129,9 +129,9 @@ def called_as_it_is(op: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def compared(call: Invocation, backend: str, places: Sequence[int], again: bool) -> Compared:
-    """Makes the call eagerly and compiled, each time on new buffers, and computes the gradients of the inputs at
-    ``places``. If ``again``, both calls are repeated with other values of the same shapes and strides, and with
-    cotangents of other strides."""
+    """Makes the call eagerly and compiled, each time on new buffers, and computes the gradients of the inputs at the
+    positions ``places``. If ``again``, both calls are repeated with other values of the same shapes and strides, and
+    with other strides of the cotangents (the gradients passed to backward). Returns the evidence of all calls."""
     found = Compared()
     with compiling(backend) as compiler:
         compare(found, compiler, call, call.values, places)
@@ -147,9 +147,10 @@ def compared(call: Invocation, backend: str, places: Sequence[int], again: bool)
 def compared_in_turn(
     call: Invocation, backend: str, places: Sequence[int], others: Sequence[tuple[Any, Any, Any]]
 ) -> Compared:
-    """Makes the call, then the calls in ``others`` of the same function, then the first call again; each eagerly and
-    compiled. Each of the ``others`` is a triple: positional arguments, keyword arguments (both with contiguous CPU
-    tensors), and the strides and offsets that the tensors get on the device."""
+    """Makes the call, then the calls ``others`` of the same function, then the first call again; each eagerly and
+    compiled. ``places`` are the positions of the inputs whose gradients are computed. Each of the ``others`` is a
+    triple: positional arguments, keyword arguments (both with contiguous CPU tensors), and the strides and offsets
+    that the tensors get on the device."""
     found = Compared()
     with compiling(backend) as compiler:
         compare(found, compiler, call, call.values, places)
@@ -167,7 +168,8 @@ def compared_in_turn(
 
 
 def other_call(call: Invocation, given: Arguments, geometries: Any) -> Invocation:
-    """Returns a call of the same function with the arguments ``given``."""
+    """Returns a call of the same function with the arguments ``given``, whose tensors get the strides and offsets
+    ``geometries`` on the device."""
     values = given.tensors
     inputs = laid_out(values, geometries, call.move, call.guarded)
     return replace(call, arguments=given.on, values=values, inputs=inputs)
@@ -182,7 +184,8 @@ def compare(
     repeated: bool = False,
 ) -> None:
     """Makes the call eagerly and compiled with the tensor values ``values``, and appends the pair of answers to
-    ``found``. If the eager call raises, stores its exception in ``found`` instead."""
+    ``found``. If the eager call raises, stores its exception in ``found`` instead. ``places`` are the positions of
+    the inputs whose gradients are computed; ``repeated`` is that of ``Pair``."""
     want = answered(call, eager_of(call), values, places, repeated)
     restrided = repeated and not want.during
     if want.during and repeated:  # the op refuses cotangents of these strides
@@ -213,7 +216,7 @@ def eager_of(call: Invocation) -> Any:
 
 
 class Prepared:
-    """The inputs of a call in new buffers. The inputs at ``places`` require gradients."""
+    """Copies of a call's inputs in new buffers. The inputs at the positions ``places`` require gradients."""
 
     def __init__(
         self, call: Invocation, values: Sequence[torch.Tensor], places: Sequence[int]
@@ -245,8 +248,9 @@ def answered(
     places: Sequence[int],
     restrided: bool,
 ) -> Answer:
-    """Calls the function on new buffers with the tensor values ``values``, and computes the gradients of the inputs at
-    ``places``. If ``restrided``, the strides of the cotangents differ from those of the outputs."""
+    """Calls the function on new buffers with the tensor values ``values``, and computes the gradients of the inputs
+    at the positions ``places``. If ``restrided``, the strides of the cotangents (the gradients passed to backward)
+    differ from those of the outputs. Returns the results and effects of the call."""
     answer, given = Answer(), Prepared(call, values, places)
     torch.manual_seed(SEED)
     with torch.set_grad_enabled(bool(places)):
@@ -314,7 +318,8 @@ def answered_together(
 
 
 def describe(call: Invocation, answer: Answer, result: Any, given: Prepared) -> None:
-    """Stores in the answer the values, strides and storages of the tensors of a result."""
+    """Stores in ``answer`` the values, strides and storages of the tensors in ``result``, the result of the call on
+    the inputs ``given``."""
     outputs = strided(result)
     answer.form = repr(replace_tensors(result, lambda each: Shown(str(each.layout))))
     call = replace(call, inputs=given.held)
@@ -331,8 +336,8 @@ def describe(call: Invocation, answer: Answer, result: Any, given: Prepared) -> 
 
 
 def copied(call: Invocation, tensor: torch.Tensor, facts: OutputFacts) -> torch.Tensor:
-    """Returns a CPU copy of a tensor. Returns an empty tensor if the tensor extends past the end of its storage,
-    because reading it could crash the process."""
+    """Returns a CPU copy of a tensor of the device. Returns an empty tensor if ``facts`` say that the tensor extends
+    past the end of its storage, because reading it could crash the process."""
     return torch.empty(0) if facts.missing_bytes else call.back(tensor).clone()
 
 
@@ -358,7 +363,8 @@ def gradients(
 
 
 def read(call: Invocation, answer: Answer, found: Sequence[torch.Tensor | None]) -> None:
-    """Waits until the gradients are computed, and stores their values and strides in the answer."""
+    """Waits until the gradients ``found`` of a call's inputs are computed, and stores their values and strides in
+    the answer."""
     call.settle(found)
     for each in found:
         if each is None:
@@ -393,7 +399,8 @@ def moved(call: Invocation, values: torch.Tensor, output: torch.Tensor) -> torch
 
 
 def storage_of(held: Guarded, call: Invocation) -> torch.Tensor:
-    """Returns the elements of the whole storage of an input; the bytes of the storage if the dtype has no NaN."""
+    """Returns the elements of the whole storage of an input, as a CPU tensor; the bytes of the storage if the dtype
+    has no NaN."""
     found, dtype = held.bytes_now(call.back), held.view.dtype
     return found.view(dtype) if dtype.is_floating_point or dtype.is_complex else found
 
@@ -403,8 +410,8 @@ def strides_of(call: Invocation, tensor: torch.Tensor) -> tuple[int, ...]:
 
 
 def varied(value: torch.Tensor) -> torch.Tensor:
-    """Returns a floating-point or complex tensor with its elements rotated by one place, so that it has other values of
-    the same range. Returns any other tensor as it is, because it may hold indices."""
+    """Returns a floating-point or complex tensor with its elements rotated by one position, so that it has other
+    values of the same range. Returns any other tensor as it is, because it may contain indices."""
     floats = value.is_floating_point() or value.is_complex()
     if not floats or value.layout != torch.strided or value.numel() < 2:
         return value

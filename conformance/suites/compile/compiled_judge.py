@@ -15,7 +15,7 @@ from opinfo.reference import significant
 
 def judge_compiled(evidence: Compared, reference: ReferenceParts) -> Found:
     """Check that a graph was compiled, that a second call on inputs of the same shapes and strides compiled no other
-    graph, and that results, gradients, aliasing and mutations are those of eager execution."""
+    graph, and that results, gradients, aliasing and changes of inputs are those of eager execution."""
     if evidence.raised is not None and not evidence.pairs:
         yield Unjudged(evidence.raised)
         return
@@ -46,8 +46,8 @@ def _pair(pair: Pair, reference: ReferenceParts, *, first: bool) -> Iterator[Wro
 
 
 def other_outputs(pair: Pair, reference: ReferenceParts) -> Iterator[Wrong | None]:
-    """Yield the differences between the results of the two calls: structure, number of tensors, values, layout and
-    aliasing."""
+    """Yield the differences between the results of the eager and of the compiled call: structure, number of tensors,
+    values, layout and aliasing."""
     eager, made = pair.eager, pair.made
     if eager.form != made.form:
         yield Wrong("count", f"a result of the form {eager.form}", made.form)

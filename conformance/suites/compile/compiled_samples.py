@@ -37,9 +37,9 @@ DRAWN = frozenset({"values.free", "values.drawn"})
 
 
 def lead_first(ctx: OpContext) -> list[Sample]:
-    """Return the samples that are compiled, the best one first: it has elements and, if possible, four dimensions,
-    because layouts differ most in four dimensions. A cell without a variant uses only the first sample that the device
-    accepts."""
+    """Return the samples that are compiled, starting with the best one: a sample that has elements and, if possible,
+    four dimensions, because layouts differ most in four dimensions. A cell without a variant uses only the first of
+    these samples that the device accepts."""
     usable = [each for each in ctx.common if tried(each)]
     if not usable:
         return []
@@ -54,9 +54,9 @@ def _least_telling(sample: Sample) -> tuple[bool, bool, bool, int, bool, int]:
 
 
 def laid_for(ctx: OpContext, sample: Sample, *, lead: bool) -> list[Laid]:
-    """Return a sample on the device in the layouts in which it is compiled. With ``lead``, there is one layout of each
-    kind; otherwise one layout in all. A cell without a variant uses one layout of the first sample, which is not
-    contiguous if possible."""
+    """Return copies of a sample on the device, one in each layout in which the sample is compiled. With ``lead``,
+    which marks the first sample, there is one layout of each kind; otherwise one layout in all. A cell without a
+    variant uses one layout of the first sample, which is not contiguous if possible."""
     if lead and ctx.variant:
         return list(ctx.laid_out(sample, LAYOUTS))
     wanted = {"contiguous", "channels_last" if sample.rank > 3 else "transposed"}

@@ -1,5 +1,5 @@
-"""Compiled programs that test guards and context: sizes, layouts, Python values, autocast and gradient modes,
-exceptions, several device indices."""
+"""Compiled programs that are compiled again, or take another path, when the context or the inputs of a call change:
+sizes, layouts, Python values, autocast and gradient modes, exceptions, several device indices."""
 
 from __future__ import annotations
 
@@ -22,13 +22,15 @@ Make = Callable[[Any], Any]
 
 
 def _one(*shape: int, **options: Any) -> Make:
-    """Returns a function that creates one input of the given shape."""
+    """Returns a function that takes an ``Inputs`` and creates the only input of a call, a tensor of the given shape.
+    The options are those of ``Inputs``."""
     return lambda new: (new(*shape, **options),)
 
 
 @cases("compile.programs", more=True)
 def branch_on_a_size(context: CaseContext) -> None:
-    """A program branches on the size of its input: called with another size, it takes the other branch."""
+    """A program branches on the size of its input. Called with another size, the compiled program must take the
+    other branch, as eager execution does."""
 
     def program(x: torch.Tensor) -> torch.Tensor:
         return x.cos() if x.size() != (5, 1, 2, 3) else x.sin()
@@ -38,7 +40,8 @@ def branch_on_a_size(context: CaseContext) -> None:
 
 @cases("compile.programs", more=True)
 def other_layouts(context: CaseContext) -> None:
-    """The program is called again with operands of the same size in other layouts."""
+    """The program is called again with operands of the same size in other layouts. Each compiled call must leave the
+    same outputs, inputs and gradients as the eager call."""
 
     def program(x: torch.Tensor) -> Any:
         return x * 2 + 1, x.sum(1), x.view_as(x).exp()
@@ -55,7 +58,8 @@ def other_layouts(context: CaseContext) -> None:
 
 @cases("compile.programs", more=True)
 def other_offsets(context: CaseContext) -> None:
-    """The program is called with views at several storage offsets; one of them is not aligned for vector loads."""
+    """The program is called with views at several storage offsets; one of them is not aligned for vector loads. Each
+    compiled call must leave the same outputs, inputs and gradients as the eager call."""
 
     def program(x: torch.Tensor) -> Any:
         return x.sin() + x, x[1:]
@@ -68,7 +72,8 @@ def other_offsets(context: CaseContext) -> None:
 
 @cases("compile.programs", more=True)
 def other_dtypes(context: CaseContext) -> None:
-    """The program is called with float32, float64, int32 and bool inputs."""
+    """The program is called with inputs of float32, float64, int32 and bool in turn. Each compiled call must leave
+    the same outputs, inputs and gradients as the eager call."""
 
     def program(x: torch.Tensor) -> Any:
         return x + 1, x.sum(), x.to(torch.float32).mean(0)
@@ -79,8 +84,8 @@ def other_dtypes(context: CaseContext) -> None:
 
 @cases("compile.programs", more=True)
 def other_arguments(context: CaseContext) -> None:
-    """The program is called with different Python numbers, flags and lists. Some of them become symbols of the
-    graph."""
+    """The program is called with different Python numbers, flags and lists, some of which become symbols of the
+    graph. Each compiled call must leave the same outputs, inputs and gradients as the eager call."""
 
     def program(x: torch.Tensor, number: Any, flag: bool, dims: list[int]) -> Any:
         y = x * number if flag else x - number
@@ -102,7 +107,8 @@ def _given(arguments: tuple[Any, ...]) -> Make:
 
 @cases("compile.programs", more=True)
 def gradients_on_and_off(context: CaseContext) -> None:
-    """The program is called with inputs that require gradients and with inputs that do not."""
+    """The program is called with inputs that require gradients and with inputs that do not. Each compiled call must
+    leave the same outputs, inputs and gradients as the eager call."""
 
     def program(x: torch.Tensor, y: torch.Tensor) -> Any:
         return (x * y).tanh(), x.detach() * 2
@@ -148,7 +154,8 @@ def sizes_that_become_dynamic(context: CaseContext) -> None:
 
 @cases("compile.programs", requires={"autocast"}, more=True)
 def autocast_inside(context: CaseContext) -> None:
-    """The program contains autocast regions, one of them disabled inside of another, and computes gradients."""
+    """The program contains autocast regions, one of them disabled inside of another, and computes gradients. Each
+    compiled call must leave the same outputs, inputs and gradients as the eager call."""
     kind = context.kind
 
     def program(x: torch.Tensor, weight: torch.Tensor) -> Any:
@@ -170,7 +177,8 @@ def autocast_inside(context: CaseContext) -> None:
 
 @cases("compile.programs", requires={"autocast"}, more=True)
 def called_under_autocast(context: CaseContext) -> None:
-    """A program is called alternately with and without an autocast region around the call."""
+    """A program is called alternately with and without an autocast region around the call. Each compiled call must
+    leave the same outputs, inputs and gradients as the eager call."""
     kind = context.kind
 
     def program(x: torch.Tensor, weight: torch.Tensor, lower: bool) -> torch.Tensor:
@@ -198,7 +206,8 @@ def without_gradients_inside(context: CaseContext) -> None:
 
 
 class _Doubled(torch.autograd.Function):
-    """Doubles its input. Its backward triples the gradient, which shows that this backward ran."""
+    """An autograd function that doubles its input. Its backward triples the gradient, which shows that this backward
+    ran."""
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
@@ -213,7 +222,8 @@ class _Doubled(torch.autograd.Function):
 
 @cases("compile.programs", more=True)
 def function_with_its_own_backward(context: CaseContext) -> None:
-    """A torch.autograd.Function inside of a compiled program uses its own backward and the tensors that it saved."""
+    """A torch.autograd.Function inside of a compiled program uses its own backward and the tensors that it saved.
+    Each compiled call must leave the same outputs, inputs and gradients as the eager call."""
 
     def program(x: torch.Tensor) -> Any:
         made: Any = _Doubled.apply
@@ -254,7 +264,8 @@ class _Pair:
 
 @cases("compile.programs", more=True)
 def nested_results(context: CaseContext) -> None:
-    """The program's result nests dicts, lists, tuples, numbers and None."""
+    """The program's result nests dicts, lists, tuples, numbers and None. Each compiled call must leave the same
+    outputs, inputs and gradients as the eager call."""
 
     def program(x: torch.Tensor, state: dict[str, Any]) -> Any:
         state["calls"] = state["calls"] + 1
@@ -266,7 +277,8 @@ def nested_results(context: CaseContext) -> None:
 
 @cases("compile.programs", more=True)
 def loops_and_closures(context: CaseContext) -> None:
-    """The program uses loops, comprehensions, closures over tensors, default arguments and keyword arguments."""
+    """The program uses loops, comprehensions, closures over tensors, default arguments and keyword arguments. Each
+    compiled call must leave the same outputs, inputs and gradients as the eager call."""
     shift = context.to_device(torch.arange(5.0))
 
     def program(x: torch.Tensor, *, times: int = 3) -> Any:
@@ -281,7 +293,8 @@ def loops_and_closures(context: CaseContext) -> None:
 
 @cases("compile.programs", more=True)
 def write_to_a_given_tensor(context: CaseContext) -> None:
-    """Several ops write with out= into inputs that are views with a storage offset."""
+    """Several ops write with out= into inputs that are views with a storage offset. Each compiled call must leave
+    the same outputs, inputs and gradients as the eager call."""
 
     def program(x: torch.Tensor, y: torch.Tensor, out: torch.Tensor, sums: torch.Tensor) -> Any:
         torch.add(x, y, alpha=2, out=out)
@@ -302,7 +315,8 @@ def write_to_a_given_tensor(context: CaseContext) -> None:
 
 @cases("compile.programs", requires={"multi_device"}, indices=2, more=True)
 def copies_between_indices(context: CaseContext) -> None:
-    """A program reads tensors of two device indices, and copies from one index to the other and to the CPU."""
+    """A program reads tensors of two device indices, and copies from one index to the other and to the CPU. Outputs
+    and their devices must be those of eager execution."""
     other = context.at(1)
 
     def program(x: torch.Tensor, y: torch.Tensor) -> Any:

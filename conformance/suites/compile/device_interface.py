@@ -46,7 +46,7 @@ def registered(context: CaseContext) -> None:
 
 @cases(CLAUSE, requires={"multi_device"})
 def counts(context: CaseContext) -> None:
-    """device_count() of the interface is the number of devices that torch reports."""
+    """device_count() of the interface must be the number of devices that torch reports."""
     found, count = _interface(context).device_count(), context.descriptor.device_count()
     if context.accelerated:
         count = torch.accelerator.device_count()

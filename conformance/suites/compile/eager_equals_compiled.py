@@ -89,8 +89,8 @@ def _static(ctx: OpContext, record: CellRecord, backend: str) -> None:
 
 
 def _compile(ctx: OpContext, record: CellRecord, backend: str, parts: list[Part]) -> None:
-    """Compile all calls together in one graph, which takes a fraction of the time. If that graph fails or gives a wrong
-    result, compile each call alone."""
+    """Compile the calls ``parts`` together in one graph, which takes a fraction of the time of compiling each. If
+    that graph fails or gives a wrong result, compile each call alone. Record the outcome in ``record``."""
     outcome = Outcome(parts)
     if len(parts) > 1 and not ctx.traits.families & DRAWN:  # one seed for all of them
         reference = partial(_reference, ctx, backend=backend)
@@ -161,9 +161,10 @@ def _call(laid: Laid) -> tuple[Any, ...]:
 
 
 def grown(ctx: OpContext, sample: Sample) -> list[tuple[Any, ...]]:
-    """Return a list with one call that has the same arguments and larger tensors; an empty list if the CPU accepts none
-    of those that were tried. All tensors whose first dimension is as long as that of the first tensor are enlarged in
-    this dimension or, if the CPU refuses the result, in the last dimension."""
+    """Return a list with one call: that of the sample with the same arguments and larger tensors. It is a tuple of
+    positional arguments, keyword arguments and the tensors' strides and offsets. The list is empty if the CPU
+    accepts none of the calls that were tried. All tensors whose first dimension is as long as that of the first
+    tensor are enlarged in this dimension or, if the CPU refuses the result, in the last dimension."""
     for dim in (0, -1):
         sizes = [each.shape[dim] for each in sample.tensors if each.dim()]
         if not sizes or sizes[0] < 2:

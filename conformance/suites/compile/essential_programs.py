@@ -17,7 +17,8 @@ cases = Cases(Kind.VALUES)
 
 @cases("compile.programs")
 def strided_operands(context: CaseContext) -> None:
-    """Pointwise ops read operands that are transposed, have steps, are expanded, or start at a storage offset."""
+    """Pointwise ops read operands that are transposed, have steps, are expanded, or start at a storage offset. Each
+    compiled call must leave the same outputs, inputs and gradients as the eager call."""
 
     def program(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> Any:
         return (a * 2 + b).sin() - c, torch.where(a > b, c, a)
@@ -35,7 +36,8 @@ def strided_operands(context: CaseContext) -> None:
 
 @cases("compile.programs")
 def mutated_inputs(context: CaseContext) -> None:
-    """In-place ops change inputs that are views with gaps, a small and a large one, and the program returns some of them."""
+    """In-place ops change inputs, small and large, that are views with gaps, and the program returns some of them.
+    Each compiled call must leave the same outputs, inputs and gradients as the eager call."""
 
     def program(a: torch.Tensor, b: torch.Tensor, large: torch.Tensor) -> Any:
         a.mul_(2).add_(b)
@@ -56,7 +58,8 @@ def mutated_inputs(context: CaseContext) -> None:
 
 @cases("compile.programs")
 def returned_views(context: CaseContext) -> None:
-    """The outputs are views of an input, views of each other, and an input itself."""
+    """The outputs are views of an input, views of each other, and an input itself. Each compiled call must leave the
+    same outputs, inputs and gradients as the eager call."""
 
     def program(x: torch.Tensor) -> Any:
         y = x.exp()
@@ -67,7 +70,8 @@ def returned_views(context: CaseContext) -> None:
 
 @cases("compile.programs")
 def convolution_and_batch_norm(context: CaseContext) -> None:
-    """A convolution of a channels_last image, a batch norm in training that updates its statistics, and a ReLU."""
+    """A convolution of a channels_last image, a batch norm in training that updates its statistics, and a ReLU. Each
+    compiled call must leave the same outputs, inputs and gradients as the eager call."""
 
     def program(x: torch.Tensor, weight: torch.Tensor, scale: torch.Tensor, *running: Any) -> Any:
         y = functional.conv2d(x, weight, padding=1)
@@ -91,7 +95,8 @@ def convolution_and_batch_norm(context: CaseContext) -> None:
 
 @cases("compile.programs")
 def attention(context: CaseContext) -> None:
-    """Attention in which the heads are a transposed view of the projection."""
+    """Attention in which the heads are a transposed view of the projection. Each compiled call must leave the same
+    outputs, inputs and gradients as the eager call."""
 
     def program(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         batch, length, width = x.shape
@@ -106,7 +111,8 @@ def attention(context: CaseContext) -> None:
 
 @cases("compile.programs")
 def normalised_residual(context: CaseContext) -> None:
-    """A layer norm, a GELU and a residual connection, with their gradients."""
+    """A layer norm, a GELU and a residual connection, with their gradients. Each compiled call must leave the same
+    outputs, inputs and gradients as the eager call."""
 
     def program(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
         return x + functional.gelu(functional.layer_norm(x, (16,), weight, bias)) * 0.5
@@ -125,7 +131,8 @@ def normalised_residual(context: CaseContext) -> None:
 
 @cases("compile.programs")
 def recurrent_cell(context: CaseContext) -> None:
-    """Three steps of an LSTM cell that is written with chunk, sigmoid and tanh."""
+    """Three steps of an LSTM cell that is written with chunk, sigmoid and tanh. Each compiled call must leave the
+    same outputs, inputs and gradients as the eager call."""
 
     def program(x: torch.Tensor, hidden: torch.Tensor, weight: torch.Tensor) -> Any:
         cell = torch.zeros_like(hidden)
@@ -145,7 +152,8 @@ def recurrent_cell(context: CaseContext) -> None:
 
 @cases("compile.programs")
 def repeated_indices(context: CaseContext) -> None:
-    """Rows are gathered, accumulated and overwritten with indices that occur more than once."""
+    """Rows are gathered, accumulated and overwritten with indices that occur more than once. Each compiled call must
+    leave the same outputs, inputs and gradients as the eager call."""
 
     def program(x: torch.Tensor, index: torch.Tensor, rows: torch.Tensor) -> Any:
         total = torch.zeros_like(x).index_put((index,), rows, accumulate=True)
@@ -165,7 +173,8 @@ def repeated_indices(context: CaseContext) -> None:
 
 @cases("compile.programs")
 def wide_reductions(context: CaseContext) -> None:
-    """Sums, maxima, their indices and variances of more than 2,048 elements, along each dimension of a strided matrix."""
+    """Sums, maxima, their indices and variances of more than 2,048 elements, along each dimension of a strided
+    matrix. Each compiled call must leave the same outputs, inputs and gradients as the eager call."""
 
     def program(x: torch.Tensor) -> Any:
         return x.sum(1), x.sum(0), x.amax(1), x.argmin(0), x.var(1), x.mean(), (x > 0).sum(1)
@@ -177,7 +186,8 @@ def wide_reductions(context: CaseContext) -> None:
 
 @cases("compile.programs")
 def mixed_dtypes(context: CaseContext) -> None:
-    """Integers, booleans and floating-point numbers of two widths are promoted, divided and converted."""
+    """Integers, booleans and floating-point numbers of two widths are promoted, divided and converted. Each compiled
+    call must leave the same outputs, inputs and gradients as the eager call."""
 
     def program(i: torch.Tensor, x: torch.Tensor, half: torch.Tensor, flag: torch.Tensor) -> Any:
         return (
@@ -207,7 +217,7 @@ def mixed_dtypes(context: CaseContext) -> None:
 @cases("compile.programs")
 def updated_slices(context: CaseContext) -> None:
     """Slices, diagonals and rows of a new tensor are overwritten in place, and the gradient reaches the values that
-    were written."""
+    were written. Each compiled call must leave the same outputs, inputs and gradients as the eager call."""
 
     def program(x: torch.Tensor, row: torch.Tensor) -> Any:
         y = x * 1
@@ -222,7 +232,8 @@ def updated_slices(context: CaseContext) -> None:
 
 @cases("compile.programs")
 def sizes_from_zero(context: CaseContext) -> None:
-    """The same program is called with batches of 5, 3, 1, 0 and 7 rows, with dynamic shapes."""
+    """The same program is called with batches of 5, 3, 1, 0 and 7 rows, with dynamic shapes. Each compiled call must
+    leave the same outputs, inputs and gradients as the eager call."""
 
     def program(x: torch.Tensor) -> Any:
         return (x * 2).sum(0), torch.cat([x, x.flip(0)]), x.reshape(-1)

@@ -78,8 +78,8 @@ def _compare(
 @cases(CLAUSE, over={"for_evaluation": (False,)})
 @cases(CLAUSE, over={"for_training": (True,)}, more=True)
 def on_the_device(context: CaseContext, training: bool) -> None:
-    """A module that is exported on the device and decomposed gives the results of the module, also with another batch
-    size."""
+    """A module that is exported on the device and decomposed must give the results of the module, also with another
+    batch size."""
     device = context.device
     batch = torch.export.Dim("batch", min=2)
     module = _network(training).to(device)
@@ -96,7 +96,7 @@ def on_the_device(context: CaseContext, training: bool) -> None:
 
 @cases(CLAUSE)
 def moved_to_the_device(context: CaseContext) -> None:
-    """A program that is exported on the CPU and moved to the device runs on the device, with all its tensors."""
+    """A program that is exported on the CPU and moved to the device must run on the device, with all its tensors."""
     program = torch.export.export(_network(), (_images(),), strict=False)
     for index in sorted({context.indices[0], context.indices[-1]}):
         device = context.named(index)

@@ -47,8 +47,8 @@ class AtenCall:
 
 @dataclass(slots=True)
 class AtenCalls:
-    """The aten calls that one call of an op and its backward made. ``handed_back`` is True if all tensors that the op
-    returned are inputs. ``raised`` is the exception that the device raised."""
+    """The aten calls that one call of an op and its backward made. ``handed_back`` is True if all tensors that the
+    op returned are also its inputs. ``raised`` is the exception that the device raised."""
 
     handed_back: bool = False
     calls: list[AtenCall] = field(default_factory=list)
@@ -93,8 +93,8 @@ class BesideFake(TorchDispatchMode):
 
 
 def _is_of_a_number(func: Any, args: Sequence[Any], given: Sequence[torch.Tensor]) -> bool:
-    """Returns True for a call in which a number of Python stands for the only tensor, such as ``_conj`` in the backward of
-    ``x * 1j``. The device takes no part in it, and FakeTensor makes a constant of it, without its conj bit."""
+    """Returns True for a call whose only tensor stands for a Python number, such as ``_conj`` in the backward of ``x
+    * 1j``. Such a call does not run on the device, and FakeTensor turns it into a constant without a conj bit."""
     first = func._schema.arguments[:1]
     is_tensor = bool(first) and str(first[0].type) == "Tensor"
     return not given and is_tensor and bool(args) and isinstance(args[0], (int, float, complex))

@@ -39,7 +39,7 @@ class _Level(nn.Module):
 
 
 class _Attributes(nn.Module):
-    """A level whose attributes are nested plain objects, lists and dicts, which contain modules."""
+    """A ``_Level`` whose attributes are nested plain objects, lists and dicts, which contain modules."""
 
     def __init__(self, depth: int) -> None:
         super().__init__()
@@ -93,8 +93,9 @@ def _counted(
     backend: str,
     judge: CaseContext | None = None,
 ) -> list[tuple[int, int]]:
-    """Returns the number of graphs and of graph breaks after each call of a compiled copy of a module. With ``judge``,
-    each call is compared with an eager copy. In training mode, gradients are computed, too."""
+    """Returns the number of graphs and of graph breaks after each call of a compiled copy of a module. ``calls``
+    says for each call the batch size, a flag of the module, and whether the module is in training mode. With
+    ``judge``, each call is compared with an eager copy. In training mode, gradients are computed, too."""
     eager, moved = _copy(module, device), _copy(module, device)
     counts = []
     with compiling(backend) as compiler:

@@ -22,7 +22,8 @@ CLOSE: Any = {"rtol": 1e-4, "atol": 1e-4}
 
 @cases("compile.programs", more=True)
 def resized_image(context: CaseContext) -> None:
-    """An image is enlarged bilinearly, cropped, convolved and pooled, and masked with torch.where."""
+    """An image is enlarged bilinearly, cropped, convolved and pooled, and masked with torch.where. Each compiled
+    call must leave the same outputs, inputs and gradients as the eager call."""
 
     def program(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         y = functional.interpolate(x, scale_factor=(1.5, 1.25), mode="bilinear")[..., 1:, :-1]
@@ -39,7 +40,8 @@ def resized_image(context: CaseContext) -> None:
 
 @cases("compile.programs", more=True)
 def transposed_convolution(context: CaseContext) -> None:
-    """A transposed convolution with stride and groups is followed by a group norm, in channels_last."""
+    """A transposed convolution with stride and groups is followed by a group norm, in channels_last. Each compiled
+    call must leave the same outputs, inputs and gradients as the eager call."""
 
     def program(x: torch.Tensor, weight: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
         y = functional.conv_transpose2d(x, weight, stride=2, groups=2)
@@ -60,7 +62,7 @@ def transposed_convolution(context: CaseContext) -> None:
 @cases("compile.programs", more=True)
 def convolution_of_a_line(context: CaseContext) -> None:
     """A one-dimensional convolution with dilation and padding reads a permuted input; max pooling with indices
-    follows."""
+    follows. Each compiled call must leave the same outputs, inputs and gradients as the eager call."""
 
     def program(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> Any:
         y = functional.conv1d(x.permute(0, 2, 1), weight, bias, padding=2, dilation=2)
@@ -76,7 +78,8 @@ def convolution_of_a_line(context: CaseContext) -> None:
 
 @cases("compile.programs", more=True)
 def long_root_mean_square_norm(context: CaseContext) -> None:
-    """A root-mean-square norm over 2,048 elements of one vector."""
+    """A root-mean-square norm over 2,048 elements of one vector. Each compiled call must leave the same outputs,
+    inputs and gradients as the eager call."""
 
     def program(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         return functional.rms_norm(x, (2048,), weight, 1e-6)
@@ -86,7 +89,8 @@ def long_root_mean_square_norm(context: CaseContext) -> None:
 
 @cases("compile.programs", more=True)
 def normalised_einsum(context: CaseContext) -> None:
-    """An exponential is divided by its sum, which torch.einsum computes."""
+    """An exponential is divided by its sum, which torch.einsum computes. Each compiled call must leave the same
+    outputs, inputs and gradients as the eager call."""
 
     def program(x: torch.Tensor) -> torch.Tensor:
         y = torch.exp(torch.einsum("bchw,bcwk->bchk", x, x) * 0.1)
@@ -97,8 +101,9 @@ def normalised_einsum(context: CaseContext) -> None:
 
 @cases("compile.programs", more=True)
 def embedding_and_loss(context: CaseContext) -> None:
-    """An embedding with a padding index, an output projection that shares the embedding's weight, and a cross entropy
-    that ignores a class."""
+    """An embedding with a padding index, an output projection that shares the embedding's weight, and a cross
+    entropy that ignores a class. Each compiled call must leave the same outputs, inputs and gradients as the eager
+    call."""
 
     def program(tokens: torch.Tensor, table: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
         y = functional.embedding(tokens, table, padding_idx=0)
@@ -141,7 +146,8 @@ class _Blocks(nn.Module):
 
 @cases("compile.programs", more=True)
 def recomputed_block(context: CaseContext) -> None:
-    """A module counts its calls in a buffer, recomputes an activation in backward, and uses one weight twice."""
+    """A module counts its calls in a buffer, recomputes an activation in backward, and uses one weight twice. Each
+    compiled call must leave the same outputs, inputs and gradients as the eager call."""
 
     def program(x: torch.Tensor, state: dict[str, torch.Tensor]) -> torch.Tensor:
         made: torch.Tensor = torch.func.functional_call(module, state, (x,))
@@ -164,8 +170,9 @@ def recomputed_block(context: CaseContext) -> None:
 
 @cases("compile.programs", more=True)
 def training_step(context: CaseContext) -> None:
-    """A step of stochastic gradient descent with momentum runs inside of a compiled program and changes the parameters
-    in place. A graph break at torch.autograd.grad is allowed."""
+    """A step of stochastic gradient descent with momentum runs inside of a compiled program and changes the
+    parameters in place. A graph break at torch.autograd.grad is allowed. Each compiled call must leave the same
+    outputs, inputs and gradients as the eager call."""
 
     def program(x: torch.Tensor, weight: torch.Tensor, momentum: torch.Tensor) -> torch.Tensor:
         loss = (torch.tanh(x @ weight) - 1).square().mean()
@@ -186,7 +193,8 @@ def training_step(context: CaseContext) -> None:
 
 @cases("compile.programs", more=True)
 def optimiser_step(context: CaseContext) -> None:
-    """A step of Adam, written with foreach ops, changes parameters of several shapes and layouts in place."""
+    """A step of Adam, written with foreach ops, changes parameters of several shapes and layouts in place. Each
+    compiled call must leave the same outputs, inputs and gradients as the eager call."""
 
     def program(parameters: Any, gradients: Any, means: Any, squares: Any) -> None:
         torch._foreach_lerp_(means, gradients, 0.1)
@@ -213,8 +221,8 @@ def optimiser_step(context: CaseContext) -> None:
 
 @cases("compile.programs", more=True)
 def padded_sequence_lengths(context: CaseContext) -> None:
-    """The lengths of sequences are computed as sums of a mask of 16,384 elements, and a zero is put in front of
-    them."""
+    """The lengths of sequences are computed as sums of a mask of 16,384 elements, and a zero is put in front of the
+    lengths. Each compiled call must leave the same outputs, inputs and gradients as the eager call."""
 
     def program(mask: torch.Tensor) -> Any:
         lengths = mask.sum(-1, dtype=torch.int32)

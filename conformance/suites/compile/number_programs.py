@@ -21,7 +21,8 @@ SPECIAL = (NAN, INF, -INF, 0.0, -0.0, 1.0, -2.5, 3.0, 1e-42)
 
 @cases("compile.programs", more=True)
 def special_values(context: CaseContext) -> None:
-    """NaN, infinities, signed zeros and a subnormal number in maxima, clamps, comparisons and rounding."""
+    """Maxima, clamps, comparisons and rounding of NaN, infinities, signed zeros and a subnormal number. Each
+    compiled call must leave the same outputs, inputs and gradients as the eager call."""
 
     def program(x: torch.Tensor, y: torch.Tensor) -> Any:
         return (
@@ -48,7 +49,8 @@ def special_values(context: CaseContext) -> None:
 
 @cases("compile.programs", more=True)
 def pointwise_chain(context: CaseContext) -> None:
-    """Many pointwise ops read the same operands, which have steps and offsets: one kernel, with gradients."""
+    """Many pointwise ops, which a compiler may fuse into one kernel, read the same operands with steps and offsets.
+    Each compiled call must leave the same outputs, inputs and gradients as the eager call."""
 
     def program(z: torch.Tensor, y: torch.Tensor) -> Any:
         x = z * 3 - y
@@ -74,8 +76,9 @@ def pointwise_chain(context: CaseContext) -> None:
 
 
 def _operands(new: Inputs) -> tuple[torch.Tensor, ...]:
-    """Returns tensors of every kind that a kernel may have code of its own for: a vector with an offset, one without elements,
-    a permuted cube, expanded matrices, columns and rows, float64, and more elements than a block has."""
+    """Returns one tensor of each kind for which a kernel may have separate code: a vector with an offset, one
+    without elements, a permuted cube, expanded matrices, columns and rows, a float64 tensor, and one with more
+    elements than a thread block."""
     return (
         new(7, layout="contiguous+offset", grad=True),
         new(3, 4, 5, layout="transposed", grad=True),
@@ -117,7 +120,8 @@ def _multiplied(x: torch.Tensor) -> list[torch.Tensor]:
 
 @cases("compile.programs", more=True)
 def pointwise_ops_of_all_operands(context: CaseContext) -> None:
-    """Each of many pointwise ops reads operands of all ranks, sizes and layouts and of float64, with gradients."""
+    """Each of many pointwise ops reads operands of all ranks, sizes and layouts and of float64, with gradients. Each
+    compiled call must leave the same outputs, inputs and gradients as the eager call."""
 
     def program(*given: torch.Tensor) -> Any:
         return [_pointwise(x) for x in given]
@@ -127,8 +131,8 @@ def pointwise_ops_of_all_operands(context: CaseContext) -> None:
 
 @cases("compile.programs", more=True)
 def reductions_and_moves_of_all_operands(context: CaseContext) -> None:
-    """Reductions, scans, slices and concatenations read operands of all ranks, sizes and layouts and of float64, with
-    gradients."""
+    """Reductions, scans, slices and concatenations read operands of all ranks, sizes and layouts and of float64,
+    with gradients. Each compiled call must leave the same outputs, inputs and gradients as the eager call."""
 
     def program(*given: torch.Tensor) -> Any:
         return [_reduced_and_moved(x) for x in given]
@@ -138,8 +142,8 @@ def reductions_and_moves_of_all_operands(context: CaseContext) -> None:
 
 @cases("compile.programs", more=True)
 def products_of_all_operands(context: CaseContext) -> None:
-    """Matrix products, with and without a bias, and convolutions of matrices of all sizes and layouts and of float64, with
-    gradients."""
+    """Matrix products, with and without a bias, and convolutions of matrices of all sizes and layouts and of
+    float64, with gradients. Each compiled call must leave the same outputs, inputs and gradients as the eager call."""
 
     def program(*given: torch.Tensor) -> Any:
         return [_multiplied(x) for x in given if x.dim() == 2]
@@ -149,7 +153,8 @@ def products_of_all_operands(context: CaseContext) -> None:
 
 @cases("compile.programs", more=True)
 def shifts_of_all_operands(context: CaseContext) -> None:
-    """Integers of all ranks, sizes and layouts are shifted."""
+    """Integer tensors of all ranks, sizes and layouts are shifted bitwise. Each compiled call must leave the same
+    outputs, inputs and gradients as the eager call."""
 
     def program(*given: torch.Tensor) -> Any:
         return [torch.bitwise_left_shift(x, x.flip(0) % 5) for x in given]
@@ -169,7 +174,8 @@ def shifts_of_all_operands(context: CaseContext) -> None:
 
 @cases("compile.programs", more=True)
 def recomputed_ops_of_all_operands(context: CaseContext) -> None:
-    """Backward computes the results of forward again, from operands of all ranks, sizes and layouts and of float64."""
+    """Backward recomputes results of forward, from operands of all ranks, sizes and layouts and of float64. Each
+    compiled call must leave the same outputs, inputs and gradients as the eager call."""
 
     def program(
         factor: torch.Tensor, given: list[torch.Tensor], matrices: list[torch.Tensor]
@@ -198,7 +204,8 @@ def recomputed_ops_of_all_operands(context: CaseContext) -> None:
 
 @cases("compile.programs", more=True)
 def dimensions_of_one(context: CaseContext) -> None:
-    """Reductions, scans, products and concatenations of matrices with one row or one column, and of a single element."""
+    """Reductions, scans, products and concatenations of matrices with one row or one column, and of a single
+    element. Each compiled call must leave the same outputs, inputs and gradients as the eager call."""
 
     def program(row: torch.Tensor, column: torch.Tensor, one: torch.Tensor) -> Any:
         def of(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -232,7 +239,8 @@ def dimensions_of_one(context: CaseContext) -> None:
 
 @cases("compile.programs", more=True)
 def whole_numbers(context: CaseContext) -> None:
-    """Integers wrap around, shift, divide towards zero and towards minus infinity, and are summed in int64."""
+    """Integers wrap around, shift, divide towards zero and towards minus infinity, and are summed in int64. Each
+    compiled call must leave the same outputs, inputs and gradients as the eager call."""
 
     def program(x: torch.Tensor, y: torch.Tensor, small: torch.Tensor) -> Any:
         return (
@@ -283,7 +291,8 @@ def short_floats(context: CaseContext) -> None:
 
 @cases("compile.programs", more=True)
 def eight_bit_floats(context: CaseContext) -> None:
-    """float8 tensors are converted from and to float32, and copied by views and concatenation."""
+    """float8 tensors are converted from and to float32, and copied by views and concatenation. Each compiled call
+    must leave the same outputs, inputs and gradients as the eager call."""
 
     def program(x: torch.Tensor) -> Any:
         y = x.to(torch.float8_e4m3fn)
@@ -318,7 +327,8 @@ def float64_and_constants(context: CaseContext) -> None:
 
 @cases("compile.programs", more=True)
 def scans(context: CaseContext) -> None:
-    """Cumulative sums, products, maxima and logcumsumexp, along both dimensions of a transposed matrix."""
+    """Cumulative sums, products, maxima and logcumsumexp, along both dimensions of a transposed matrix. Each
+    compiled call must leave the same outputs, inputs and gradients as the eager call."""
 
     def program(x: torch.Tensor) -> Any:
         return x.cumsum(0), x.cumsum(1).flip(1), x.cumprod(1), x.cummax(0), x.logcumsumexp(1)
@@ -334,7 +344,8 @@ def scans(context: CaseContext) -> None:
 
 @cases("compile.programs", more=True)
 def sorted_values(context: CaseContext) -> None:
-    """Stable sorts with equal elements, the largest values with their indices, and searchsorted."""
+    """Stable sorts with equal elements, the largest values with their indices, and searchsorted. Each compiled call
+    must leave the same outputs, inputs and gradients as the eager call."""
 
     def program(x: torch.Tensor, i: torch.Tensor) -> Any:
         values, places = torch.sort(i, dim=1, stable=True, descending=True)
@@ -358,7 +369,8 @@ def sorted_values(context: CaseContext) -> None:
 
 @cases("compile.programs", more=True)
 def sums_of_squares(context: CaseContext) -> None:
-    """Norms, variances and logsumexp, over one and over several dimensions."""
+    """Norms, variances and logsumexp, over one dimension and over several. Each compiled call must leave the same
+    outputs, inputs and gradients as the eager call."""
 
     def program(x: torch.Tensor) -> Any:
         return (
@@ -381,7 +393,8 @@ def sums_of_squares(context: CaseContext) -> None:
 
 @cases("compile.programs", more=True)
 def ties_and_booleans(context: CaseContext) -> None:
-    """argmax returns the first of equal maxima, booleans are reduced and counted, and an empty mask selects nothing."""
+    """argmax returns the first of equal maxima, booleans are reduced and counted, and an empty mask selects nothing.
+    Each compiled call must leave the same outputs, inputs and gradients as the eager call."""
 
     def program(i: torch.Tensor, flag: torch.Tensor) -> Any:
         return (
@@ -408,7 +421,8 @@ def ties_and_booleans(context: CaseContext) -> None:
 
 @cases("compile.programs", more=True)
 def complex_numbers(context: CaseContext) -> None:
-    """Products, absolute values, angles and exponentials of complex numbers, with gradients."""
+    """Products, absolute values, angles and exponentials of complex numbers, with gradients. Each compiled call must
+    leave the same outputs, inputs and gradients as the eager call."""
 
     def program(x: torch.Tensor, y: torch.Tensor) -> Any:
         return (x * y).abs(), torch.view_as_real(x.exp()), (x @ y.t()).angle(), x.sum(0)
@@ -427,7 +441,8 @@ def complex_numbers(context: CaseContext) -> None:
 
 @cases("compile.programs", more=True)
 def products(context: CaseContext) -> None:
-    """A program computes matrix products of transposed and strided operands, with a bias, in batches, and of integers."""
+    """A program computes matrix products of transposed and strided operands, with a bias, in batches, and of
+    integers. Each compiled call must leave the same outputs, inputs and gradients as the eager call."""
 
     def program(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, i: torch.Tensor) -> Any:
         return (

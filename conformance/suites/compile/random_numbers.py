@@ -67,8 +67,8 @@ def dropout_and_noise(context: CaseContext) -> None:
 
 
 def _drawn(context: CaseContext, program: Any, seed: int) -> Any:
-    """Runs the program with a seed and returns what it drew, on the CPU: two pairs of a dropout mask and its gradient,
-    and two random tensors."""
+    """Runs the program with a seed and returns its random results on the CPU: two pairs of a dropout mask and its
+    gradient, and two random tensors."""
     x = context.to_device(torch.ones(_COUNT)).requires_grad_()
     torch.manual_seed(seed)
     first, second, noise, numbers = program(x)

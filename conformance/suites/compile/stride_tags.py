@@ -72,8 +72,8 @@ ALLOWS = {
 
 @cache
 def custom_op(tag: str) -> Any:
-    """Returns a custom op with the given tag. The op doubles its operand, and appends the operand's shape and strides
-    to RECEIVED."""
+    """Returns a custom op with the given tag. The op doubles its operand, and appends the operand's shape and
+    strides to the list RECEIVED."""
     tags = (getattr(torch.Tag, tag),) if tag else ()
 
     def double(x: torch.Tensor) -> torch.Tensor:
@@ -101,8 +101,8 @@ _LAYOUTS = ("contiguous", "transposed", "channels_last")
     more=True,
 )
 def received_strides(context: CaseContext, tag: str, layouts: tuple[str, ...]) -> None:
-    """A custom op with this tag receives inputs and results of pointwise ops, reductions and views. The strides are
-    those that the tag allows, and the op's result is right."""
+    """A custom op with this tag receives inputs and results of pointwise ops, reductions and views. The strides that
+    it receives must be those that the tag allows, and the op's result must be right."""
     backend = context.descriptor.compiler
     if backend is None:
         raise NotDeclared("by declaration: the descriptor does not declare a compiler")

@@ -35,9 +35,9 @@ TOGETHER = "together"
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One call of an op: the function, the tensors in one layout, and the positions of the inputs whose gradients are
-    computed. ``name`` is the name of the layout, followed by the form of the call (such as in-place) if it is not the
-    plain one."""
+    """One call of an op: the function, the tensors in one layout, and the positions of the inputs whose gradients
+    are computed. ``name`` is the name of the layout, followed by the form of the call (such as in-place) if it is
+    not the ordinary one."""
 
     name: str
     function: Callable[..., Any]
@@ -48,7 +48,7 @@ class Part:
 @dataclass(slots=True)
 class Outcome:
     """The result of compiling several calls together: the calls that must still be compiled alone, and the first
-    difference from eager execution."""
+    difference from eager execution, if any."""
 
     alone: list[Part]
     wrong: Wrong | None = None
@@ -88,7 +88,7 @@ def compile_together(
 
 
 class Trial:
-    """A call with its eager answer, and the evidence of its compiled calls."""
+    """A call with the result of its eager execution, and the evidence of its compiled calls."""
 
     def __init__(self, part: Part, call: Invocation) -> None:
         self.part, self.call = part, call
@@ -108,8 +108,8 @@ class Trial:
         return self.want.raised is None
 
     def take_other_values(self) -> None:
-        """Makes the eager call again with other values and with cotangents of other strides. If the op does not accept
-        the other values, the same values are used."""
+        """Makes the eager call again with other values and with other strides of the cotangents (the gradients
+        passed to backward). If the op does not accept the other values, the same values are used."""
         self.values, self.restrided = list(map(varied, self.call.values)), True
         self.want = self._answered(self.values, restrided=True)
         if self.want.raised is not None:
@@ -121,7 +121,7 @@ class Trial:
 
 
 def _compile(trials: Sequence[Trial], compiler: Compiler) -> None:
-    """Makes all calls twice in one compiled function, and stores the evidence in the trials."""
+    """Makes all calls twice in one compiled function, and stores the evidence of each call in its trial."""
     if not trials:
         return
     function = compiled(together([each.eager for each in trials]), compiler.backend)

@@ -16,7 +16,8 @@ cases = Cases(Kind.STRIDES)
 
 @cases("compile.programs", more=True)
 def as_strided_of_channels_last(context: CaseContext) -> None:
-    """as_strided reads an intermediate result that has the strides of eager execution."""
+    """as_strided reads an intermediate result in channels_last. The compiled intermediate result must have the
+    strides of the eager one, so that as_strided reads the same elements."""
 
     def program(x: torch.Tensor) -> torch.Tensor:
         return torch.as_strided(x + 1, (2, 4, 6, 5), (120, 1, 20, 4)) * 2
@@ -41,7 +42,8 @@ def size_one_dimensions(context: CaseContext) -> None:
 
 @cases("compile.programs", more=True)
 def odd_strides_of_size_one(context: CaseContext) -> None:
-    """Inputs have a dimension of size 1 whose stride is not that of any memory format."""
+    """Inputs have a dimension of size 1 with a stride that no memory format gives it. Each compiled call must leave
+    the same outputs, inputs and gradients as the eager call."""
 
     def program(x: torch.Tensor, y: torch.Tensor) -> Any:
         return x.contiguous().view(-1), (x + y).sum(2), x.reshape(4, 5) @ y.reshape(5, 4)
@@ -58,7 +60,8 @@ def odd_strides_of_size_one(context: CaseContext) -> None:
 
 @cases("compile.programs", more=True)
 def strided_view_of_an_activation(context: CaseContext) -> None:
-    """An in-place op on a strided view changes the base tensor, which requires gradients."""
+    """An in-place op on a strided view changes the base tensor, which requires gradients. Each compiled call must
+    leave the same outputs, inputs and gradients as the eager call."""
 
     def program(x: torch.Tensor) -> Any:
         y = x * 2
@@ -72,7 +75,8 @@ def strided_view_of_an_activation(context: CaseContext) -> None:
 
 @cases("compile.programs", more=True)
 def mutated_view_argument(context: CaseContext) -> None:
-    """The argument of the program is a strided view, which the program changes in place."""
+    """The argument of the program is a strided view, which the program changes in place. Each compiled call must
+    leave the same outputs, inputs and gradients as the eager call."""
 
     def program(x: torch.Tensor) -> torch.Tensor:
         x.add_(1)
@@ -83,7 +87,8 @@ def mutated_view_argument(context: CaseContext) -> None:
 
 @cases("compile.programs", more=True)
 def scattered_gradients(context: CaseContext) -> None:
-    """diagonal_scatter, slice_scatter, select_scatter and as_strided_scatter, with the gradients of both operands."""
+    """diagonal_scatter, slice_scatter, select_scatter and as_strided_scatter, with the gradients of both operands.
+    Each compiled call must leave the same outputs, inputs and gradients as the eager call."""
 
     def program(x: torch.Tensor, line: torch.Tensor, block: torch.Tensor) -> Any:
         return (
@@ -102,7 +107,8 @@ def scattered_gradients(context: CaseContext) -> None:
 
 @cases("compile.programs", more=True)
 def overlapping_reads_of_foreach(context: CaseContext) -> None:
-    """Foreach ops read views of tensors and add them, in another order, to the same tensors."""
+    """Foreach ops read views of tensors and add these views, in another order, to the same tensors. Each compiled
+    call must leave the same outputs, inputs and gradients as the eager call."""
 
     def program(x: torch.Tensor, y: torch.Tensor) -> Any:
         torch._foreach_add_([x, y], [x.flip(0), y.flip(1)])
@@ -113,7 +119,8 @@ def overlapping_reads_of_foreach(context: CaseContext) -> None:
 
 @cases("compile.programs", more=True)
 def overlapping_inputs(context: CaseContext) -> None:
-    """Two inputs are overlapping views of the same memory, and one of them is changed in place."""
+    """Two inputs are overlapping views of the same memory, and one of them is changed in place. Each compiled call
+    must leave the same outputs, inputs and gradients as the eager call."""
 
     def program(a: torch.Tensor, b: torch.Tensor) -> Any:
         a.add_(1)
@@ -128,7 +135,8 @@ def overlapping_inputs(context: CaseContext) -> None:
 
 @cases("compile.programs", more=True)
 def input_given_twice(context: CaseContext) -> None:
-    """The same tensor is passed as both arguments, and changed in place through the first one."""
+    """The same tensor is passed as both arguments, and changed in place through the first one. Each compiled call
+    must leave the same outputs, inputs and gradients as the eager call."""
 
     def program(a: torch.Tensor, b: torch.Tensor) -> Any:
         a.mul_(3)
@@ -143,7 +151,8 @@ def input_given_twice(context: CaseContext) -> None:
 
 @cases("compile.programs", more=True)
 def added_rows_of_a_permuted_view(context: CaseContext) -> None:
-    """index_add_, index_copy_ and index_fill_ change a permuted view of an input."""
+    """index_add_, index_copy_ and index_fill_ change a permuted view of an input. Each compiled call must leave the
+    same outputs, inputs and gradients as the eager call."""
 
     def program(x: torch.Tensor, index: torch.Tensor, rows: torch.Tensor) -> Any:
         view = x.permute(1, 0, 2)
@@ -161,7 +170,8 @@ def added_rows_of_a_permuted_view(context: CaseContext) -> None:
 
 @cases("compile.programs", more=True)
 def chain_of_views(context: CaseContext) -> None:
-    """In-place ops change views of views of a new tensor, and the program returns the new tensor."""
+    """In-place ops change views of views of a new tensor, and the program returns the new tensor. Each compiled call
+    must leave the same outputs, inputs and gradients as the eager call."""
 
     def program(x: torch.Tensor) -> Any:
         base = x.clone()
@@ -175,7 +185,8 @@ def chain_of_views(context: CaseContext) -> None:
 
 @cases("compile.programs", more=True)
 def conjugate_and_negative_views(context: CaseContext) -> None:
-    """Complex tensors with a lazy conjugate, their real and imaginary parts, and products of these."""
+    """Complex tensors with the lazy conjugate bit, their real and imaginary parts, and products of these. Each
+    compiled call must leave the same outputs, inputs and gradients as the eager call."""
 
     def program(x: torch.Tensor, y: torch.Tensor) -> Any:
         return x.conj(), x.conj() @ y, x.conj().imag * 2, torch.view_as_real(y), y.mH.abs()
@@ -193,7 +204,8 @@ def conjugate_and_negative_views(context: CaseContext) -> None:
 
 @cases("compile.programs", more=True)
 def strided_tangents(context: CaseContext) -> None:
-    """The gradients that backward receives are transposed, although the outputs are contiguous."""
+    """The gradients that backward receives are transposed, although the outputs are contiguous. Each compiled call
+    must leave the same outputs, inputs and gradients as the eager call."""
 
     def program(x: torch.Tensor, weight: torch.Tensor) -> Any:
         y = torch.tanh(x @ weight)
@@ -209,7 +221,8 @@ def strided_tangents(context: CaseContext) -> None:
 
 @cases("compile.programs", more=True)
 def gradients_of_expanded_inputs(context: CaseContext) -> None:
-    """Operands are expanded inside of the program; their gradients are summed to the shapes of the operands."""
+    """Operands are expanded inside of the program; their gradients are summed to the shapes of the operands. Each
+    compiled call must leave the same outputs, inputs and gradients as the eager call."""
 
     def program(x: torch.Tensor, row: torch.Tensor, number: torch.Tensor) -> torch.Tensor:
         return (x * row + number.expand(6, 5)).exp()
@@ -223,7 +236,8 @@ def gradients_of_expanded_inputs(context: CaseContext) -> None:
 
 @cases("compile.programs", more=True)
 def empty_tensors(context: CaseContext) -> None:
-    """Tensors without elements are concatenated, reduced, multiplied and returned."""
+    """Tensors without elements are concatenated, reduced, multiplied and returned. Each compiled call must leave the
+    same outputs, inputs and gradients as the eager call."""
 
     def program(x: torch.Tensor, y: torch.Tensor) -> Any:
         return torch.cat([x, y]), x.sum(0), x @ y.t(), x.view(4, 0), x.prod()

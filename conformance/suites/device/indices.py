@@ -53,8 +53,8 @@ def _raise(context: CaseContext, calls: dict[str, Callable[..., Any]], given: An
 
 @cases("device.count", over={"at_the_count": (0,), "far_above_it": (5,)})
 def tensors_past_it(context: CaseContext, more: int) -> None:
-    """Creating a tensor on a device index that is equal to or greater than the number of devices raises an
-    error, and so does moving a tensor to such an index."""
+    """Creating a tensor on a device index that is equal to or greater than the number of devices raises an error,
+    and so does moving a tensor to such an index."""
     makers = {
         "torch.empty": lambda at: torch.empty(2, device=at),
         "torch.ones": lambda at: torch.ones(2, device=at),

@@ -29,8 +29,8 @@ FORK_SECONDS = 8.0
 
 
 def counted(context: CaseContext) -> int:
-    """Returns the number of devices that torch reports, or the number that the descriptor declares if torch
-    does not report one."""
+    """Returns the number of devices that torch reports; the number that the descriptor declares if torch reports
+    none."""
     if context.accelerated:
         return torch.accelerator.device_count()
     count = getattr(getattr(torch, context.kind, None), "device_count", None)
@@ -38,7 +38,7 @@ def counted(context: CaseContext) -> int:
 
 
 def computes(device: torch.device) -> list[float]:
-    """Computes 2 * x + 1 for x = 1, 2, 3 on a device, and returns the results as a list."""
+    """Computes 2 * x + 1 for x = 1, 2, 3 on a device, and returns the three results as a list."""
     return list((torch.tensor([1.0, 2.0, 3.0], device=device) * 2 + 1).tolist())
 
 
@@ -151,9 +151,9 @@ told["counted"] = forked()
 
 @cases("device.lazy_init", slow=True)
 def imported(context: CaseContext) -> None:
-    """Importing the device's module does not initialize the device: a process that is forked after the import
-    can use the device. After is_available and device_count, a forked process either can use the device or
-    raises an error that mentions fork or spawn."""
+    """Importing the device's module does not initialize the device: a process that is forked after the import can
+    use the device. If is_available and device_count were called before the fork, the forked process can either use
+    the device or raises an error that mentions fork or spawn."""
     told = fresh(source(context, _LAZY))
     if context.accelerated:  # torch.cpu always reports True
         text = f"torch.{context.kind}.is_initialized() is True after the import"
@@ -327,8 +327,8 @@ def _on_the_other_index(context: CaseContext) -> None:
 
 
 def _later_results(context: CaseContext) -> None:
-    """Checks that results computed after a failure are right or raise an exception, and that the failure is
-    raised at some point."""
+    """Queues work that fails, then other work. Checks that the results of the other work are right or that reading
+    them raises an exception, and that the failure is raised at some point."""
     numbers = torch.arange(1000.0)
     x, given, told = context.to_device(numbers), [], 0
     for step in range(3):

@@ -248,7 +248,7 @@ def uuids_differ(context: CaseContext) -> None:
 
 @cases("device.peers", indices=2)
 def answers(context: CaseContext) -> None:
-    """can_access_peer returns a bool, and the same bool at every call."""
+    """can_access_peer for two device indices returns a bool, and the same bool at every call."""
     can = context.own("can_access_peer")
     for here, there in ((0, 1), (1, 0)):
         answer = can(here, there)

@@ -48,8 +48,8 @@ def applies(traits: Traits) -> bool:
 
 
 def check(ctx: OpContext) -> None:
-    """Runs every sample of an op once under the profiler, and one sample also with transposed tensors. Records
-    the ops that fell back to the CPU."""
+    """Runs every sample of an op once under the profiler, and one sample also with transposed tensors. The cell
+    fails if an op fell back to the CPU that the descriptor does not permit to."""
     with ctx.running(CLAUSE) as record:
         descriptor = ctx.device.descriptor
         key = key_of(descriptor.torch_type)
@@ -92,8 +92,8 @@ def stays(
 def stays_transposed(
     op: Any, move: Any, back: Any, tensors: Any, arguments: Any, key: Any, permitted: Any
 ) -> Wrong | None:
-    """Checks a call for fallbacks to the CPU like ``stays``, but with tensors whose first dimension is the
-    innermost in memory."""
+    """Makes a call with tensors whose first dimension is the innermost in memory. Returns a failure if ops fell back
+    to the CPU, as ``stays`` does for contiguous tensors; otherwise None."""
 
     def transposed(tensor: Any) -> Any:
         if tensor.dim() < 2:
@@ -104,8 +104,8 @@ def stays_transposed(
 
 
 def went(op: Any, args: Any, kwargs: Any, key: Any) -> Any:
-    """Makes a call. Returns the names of the ops that fell back to the CPU during the call, and the exception
-    that the call raised, or None."""
+    """Makes a call under the profiler. Returns the names of the ops that fell back to the CPU during the call, and
+    the exception that the call raised, or None."""
     names, found = set(), set()
     threads, error = profiled(lambda: op(*args, **kwargs))
     for events in threads:

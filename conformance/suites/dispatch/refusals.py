@@ -31,7 +31,7 @@ _REPRESENTATIVE = ("float32", "int64", "bool", "complex64")
 
 
 def once(traits: Traits) -> bool:
-    """Returns True if the dtype is the one that represents the op in checks that do not depend on the dtype."""
+    """Returns True for the one dtype of an op in which checks are made that do not depend on the dtype."""
     op = traits.subject
     dtypes = op.dtypes or op.dtypes_anywhere  # the CPU does not implement some ops
     return traits.dtype == next((name for name in _REPRESENTATIVE if name in dtypes), min(dtypes))
@@ -64,8 +64,8 @@ def unmixed(descriptor: Descriptor, op: str, source: object = None) -> str:
 
 
 def cross_device(ctx: OpContext) -> None:
-    """Calls an op with each of its operands in turn on another device. A binary op is also called with a CPU
-    scalar tensor as one operand."""
+    """Calls an op with each of its operands in turn on another device. The call must raise. A binary op is also
+    called with a CPU scalar tensor as one operand, which it must accept."""
     with ctx.running(CROSS_DEVICE):
         sample = _most_telling(dense_samples(ctx))
         here, count = ctx.device.torch_device, ctx.device.descriptor.device_count()
@@ -168,7 +168,8 @@ def only_asserts(descriptor: Descriptor, op: str, source: SampleSource) -> str:
 
 
 def error_inputs(ctx: OpContext) -> None:
-    """Makes every invalid call of an op that torch's op database generates for the device."""
+    """Makes every invalid call of an op that torch's op database generates for the device. Each call must raise the
+    documented type of exception."""
     with ctx.running(ERROR_INPUTS) as record:
         device, left_out, unlike = str(ctx.device.torch_device), 0, []
         asserts = "device_assert" in ctx.device.descriptor.capabilities
@@ -244,8 +245,9 @@ def raises(op: Any, move: Any, back: Any, id: Any, which: Any, device: Any) -> W
 
 
 def judged(op: Any, given: Any) -> tuple[Wrong | None, str]:
-    """Makes an invalid call. Returns two values: the fault in the exception that the call raised, or None; and the
-    message of the exception if it differs from the documented message, otherwise an empty string."""
+    """Makes an invalid call. Returns two values: the failure if the call raised no exception or a wrong one,
+    otherwise None; and the message of the exception if it differs from the documented message, otherwise an empty
+    string."""
     call = given.sample_input
     try:
         result = op(call.input, *call.args, **call.kwargs)

@@ -171,8 +171,8 @@ def objects(context: CaseContext) -> None:
 
 
 def _gives_up(ranks: Ranks, call: Callable[[], object]) -> str:
-    """Makes a call for which another rank is missing, then leaves the group. Returns the message of the exception that
-    the call raised; an empty string if it raised none."""
+    """Makes a call that cannot finish because another rank is missing, then leaves the group. Returns the message of
+    the exception that the call raised; an empty string if it raised none."""
     said = ""
     try:
         call()
@@ -262,8 +262,8 @@ def _destroys(context: CaseContext) -> str:
 
 
 def _check_ended(context: CaseContext, results: Sequence[Result], text: str) -> None:
-    """Checks that each of these ranks returned the message of an exception. A backend may also end the process, if it
-    prints a reason."""
+    """Checks that each of the ``results`` of ranks is the message of an exception. A backend may instead end the
+    process, if it prints a reason. ``text`` is the message of the failure."""
     for result in results:
         context.note_death(result)
         stopped = not result.answered and result.ended.status is not None
@@ -306,9 +306,9 @@ def _check_ended(context: CaseContext, results: Sequence[Result], text: str) -> 
     more=True,
 )
 def missing(context: CaseContext, function: str, count: int = 2) -> None:
-    """The last rank is killed or stopped, does not take part in a collective, never joins the group, or is the only one
-    that refuses a call. The calls of the other ranks raise within the time limit. So does a collective whose group is
-    destroyed while it waits."""
+    """The last rank is killed or stopped, does not take part in a collective, never joins the group, or is the only
+    rank that refuses a call. The calls of the other ranks must raise within the time limit. So must a collective
+    whose group is destroyed while the collective waits."""
     results = context.children(
         globals()[function], ranks=count, seconds=LIMIT, lost=tuple(range(count))
     )

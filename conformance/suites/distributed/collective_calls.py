@@ -18,8 +18,9 @@ Tensors = list[torch.Tensor]
 
 @dataclass(frozen=True, slots=True)
 class Views:
-    """The names of the views of inputs and outputs, the dtype of their values, and the number by which the values of inputs
-    are multiplied. For a collective that works in place, inputs and outputs are the same tensor."""
+    """The names of the views in which the operands of a collective are stored, the dtype of their values, and the
+    number by which the values of inputs are multiplied. For a collective that works in place, inputs and outputs are
+    the same tensor."""
 
     inputs: str = DENSE
     outputs: str = DENSE
@@ -48,7 +49,8 @@ class Collective:
 
 
 def named(new: str, old: str) -> Any:
-    """Returns the function of torch.distributed that is called ``new`` since torch 2.13 and ``old`` before."""
+    """Returns the function of torch.distributed that is called ``new`` since torch 2.13 and was called ``old``
+    before."""
     return getattr(dist, new, None) or getattr(dist, old)
 
 
@@ -64,7 +66,8 @@ def peers(index: int, count: int) -> tuple[int, int]:
 
 
 def first(count: int) -> int:
-    """Returns rank 0, the other root of rooted collectives."""
+    """Returns rank 0, the second rank (beside ``root_of``) that is tried as the root of collectives such as
+    broadcast."""
     return 0
 
 
@@ -81,12 +84,14 @@ def _own(rank: int, count: int, views: Views) -> Tensors:
 
 
 def _from(rank: int, views: Views) -> torch.Tensor:
-    """Returns what a rank's input shows, if each rank has one."""
+    """Returns the values of a rank's input as a reader of its view sees them, for a collective to which each rank
+    passes one input."""
     return shown(_values(rank, views), views.inputs)
 
 
 def _part(rank: int, part: int, views: Views) -> torch.Tensor:
-    """Returns what one of the inputs of a rank shows, if each rank has an input for every rank."""
+    """Returns the values of a rank's input number ``part`` as a reader of its view sees them, for a collective to
+    which each rank passes one input for every rank."""
     return shown(_values(rank, views, part), views.inputs)
 
 
@@ -99,12 +104,14 @@ def _rows(rank: int, count: int, views: Views) -> Tensors:
 
 
 def _rows_shown(rank: int, count: int, views: Views) -> torch.Tensor:
-    """Returns the elements of the view that a rank passes to a collective whose input has the parts for all ranks."""
+    """Returns the elements of a rank's input as a reader of its view sees them, for a collective whose input has the
+    rows for all ranks in one tensor."""
     return shown(_rows(rank, count, views)[0], views.inputs)
 
 
 def _rows_for(rank: int, to: int, count: int, views: Views) -> torch.Tensor:
-    """Returns the part for rank ``to`` of a rank's input that has the parts for all ranks in one tensor."""
+    """Returns the rows for rank ``to`` in the input of ``rank``, for a collective whose input has the rows for all
+    ranks in one tensor."""
     return _rows_shown(rank, count, views).chunk(count)[to]
 
 
@@ -175,7 +182,8 @@ def _scatter(root: Root) -> Collective:
 
 
 def _list_of(root: Root, ranks: Ranks, tensors: Tensors) -> Tensors | None:
-    """Returns the list of a rooted collective, which only the root gives."""
+    """Returns the list of tensors for a collective with a root: ``tensors`` on the root, and None on the other
+    ranks, which must not pass a list."""
     return tensors if ranks.index == root(ranks.count) else None
 
 
@@ -197,7 +205,7 @@ def _exchange_batched(ranks: Ranks, inputs: Tensors, outputs: Tensors) -> None:
 
 
 def _to_one(ranks: Ranks, inputs: Tensors, outputs: Tensors) -> None:
-    """Sends all rows to one rank, with the splits of all_to_all_single."""
+    """Sends all rows of every rank to one rank, by the splits of all_to_all_single."""
     rows, pair = inputs[0].shape[0], peers(ranks.index, ranks.count)
     sent, taken = ([rows * (rank == peer) for rank in range(ranks.count)] for peer in pair)
     dist.all_to_all_single(outputs[0], inputs[0], taken, sent)
@@ -269,7 +277,7 @@ COLLECTIVES = {
         _own,
     ),
 }
-"""The collectives by name. Their sums are sums of integers, which are exact in float32."""
+"""The collectives by name. Inputs are integers, whose sums are exact in float32."""
 
 VARIANTS = {
     **{name: rooted(first) for name, rooted in ROOTED.items()},
@@ -280,4 +288,4 @@ VARIANTS = {
         _own,
     ),
 }
-"""Other calls of some of the collectives: with another root, or with all rows for one rank."""
+"""Further calls of some of the collectives, by name: with another root, or with all rows for one rank."""

@@ -52,7 +52,8 @@ def _cases_of_views(names: tuple[str, ...]) -> dict[str, tuple[str, str, str]]:
 
 
 def _run(context: CaseContext, name: str, role: str, view: str) -> None:
-    """Makes the call of one rank, and checks the values that the rank received."""
+    """Makes the call of the collective ``name`` on this rank, with the operands of the role (inputs or outputs) in
+    the given view, and checks the values that the rank received."""
     ranks, collective = join(context), COLLECTIVES[name]
     views = Views(
         inputs=view if role in ("input", "tensor") else "contiguous",
@@ -120,7 +121,7 @@ SHAPES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 
 @dataclass(frozen=True, slots=True)
 class _Call:
-    """A call of a collective: its operands, and what the outputs must hold after it."""
+    """A call of a collective: its operands, and the values that the outputs must have after it."""
 
     at: str
     collective: Collective
@@ -162,8 +163,9 @@ def _prepare(ranks: Ranks, name: str, shape: str, views: Views) -> _Call:
 def _calls(
     context: CaseContext, name: str, dtypes: Iterable[str], views: Views
 ) -> list[tuple[str, Views]]:
-    """Returns the shapes and the views of the calls. Each is made again with other values, because a backend may return the
-    result of the call before, and then with another root if there is one."""
+    """Returns the shape and the views of each call that a case makes. Each call is repeated with other values,
+    because a backend may wrongly return the result of the previous call, and then with another root if the
+    collective has one."""
     found = [
         (shape, dtype)
         for dtype in dtypes
@@ -179,8 +181,8 @@ def _calls(
 
 
 def _make_all(ranks: Ranks, calls: list[_Call]) -> tuple[str, str]:
-    """Makes the calls one after another. Returns why one of them was refused, and which was the last that was made; empty texts if
-    none was refused."""
+    """Makes the calls one after another, until a call is refused. Returns the reason of the refusal, and the
+    description of the last call that was made; two empty texts if no call was refused."""
     at = ""
 
     def make() -> None:
@@ -217,9 +219,9 @@ def _in_other_shapes(context: CaseContext, name: str) -> None:
     ranks=2,
 )
 def shapes(context: CaseContext, name: str) -> None:
-    """A collective receives contiguous tensors of one dimension, of one column, of one, of few, of an odd number and of many
-    elements, and of other dtypes, each twice with other values. All ranks receive the right values; inputs and the bytes around
-    the operands do not change."""
+    """A collective receives contiguous tensors: a vector, a matrix of one column, tensors of one element, of few, of
+    an odd number and of many elements, and tensors of other dtypes; each call is made twice, with different values.
+    All ranks must receive the right values; inputs and the bytes around the operands must not change."""
     context.pooled(_in_other_shapes, name, ranks=2)
 
 
@@ -241,9 +243,10 @@ def _stepped_in_other_shapes(context: CaseContext, name: str) -> None:
 def _make_until_refused(
     ranks: Ranks, name: str, role: str, wanted: Iterable[tuple[str, Views]]
 ) -> list[_Call]:
-    """Makes one call after another, and returns those that are not refused. After a refusal, the calls of the same dtype are
-    left out, and all calls if no call was made before: a backend that refuses a view once refuses it again, and after each
-    refusal the ranks need a new group, which takes long."""
+    """Makes the calls ``wanted``, one after another, and returns those that are not refused. After a refusal,
+    further calls of the same dtype are left out; if the very first call was refused, all calls are left out. A
+    backend that refuses a view once refuses it again, and after each refusal the ranks need a new group, which takes
+    long."""
     made: list[_Call] = []
     refusing: set[str] = set()
     for shape, views in wanted:
@@ -269,7 +272,7 @@ def _make_until_refused(
     more=True,
 )
 def stepped_shapes(context: CaseContext, name: str) -> None:
-    """A collective receives views with a step and an offset: of one dimension, of one column, of one, of few, of an odd number
-    and of many elements, and of other dtypes. All ranks receive the right values or the call is refused; inputs and the bytes
-    around the operands do not change."""
+    """A collective receives views with a step and an offset: a vector, a matrix of one column, tensors of one
+    element, of few, of an odd number and of many elements, and tensors of other dtypes. All ranks must receive the
+    right values, or the call must be refused; inputs and the bytes around the operands must not change."""
     context.pooled(_stepped_in_other_shapes, name, ranks=2)

@@ -40,7 +40,7 @@ def socket_folder() -> Iterator[str]:
 
 @dataclass
 class Peer:
-    """One end of the connection between rank 0, which sends, and rank 1, which receives."""
+    """One end of a connection between two processes: rank 0, which sends tensors, and rank 1, which receives them."""
 
     ranks: Ranks
     connection: Connection

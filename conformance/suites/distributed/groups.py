@@ -63,7 +63,7 @@ def backend_of(context: CaseContext) -> str:
 
 @dataclass
 class Ranks:
-    """This process as one of the ranks of a case, and the group of all ranks."""
+    """This process as one of the ranks of a case: its rank, and the process group of all ranks."""
 
     context: CaseContext
     membership: Membership
@@ -95,7 +95,8 @@ class Ranks:
         self, *, timeout: float = TIMEOUT, backend: str | None = "", turned: bool = False
     ) -> None:
         """Joins a new group of all ranks. ``backend`` is passed to init_process_group; if it is an empty string, the
-        device's backend is used, and gloo for the CPU. If ``turned``, the ranks of the group are in reverse order."""
+        device's backend is used, and gloo for the CPU. ``timeout`` is the time limit of collectives in seconds. If
+        ``turned``, the ranks of the group are in reverse order."""
         self.membership.joined += 1
         if backend == "":
             own = backend_of(self.context)
@@ -117,9 +118,9 @@ class Ranks:
         return [store.get(f"text-{number}-{rank}").decode() for rank in range(self.count)]
 
     def come_last(self, seconds: float = SOON) -> None:
-        """Returns at once on all ranks but the last. On the last rank, waits until all others have called this
-        function, but at most ``seconds``. If ``wait()`` of a backend blocks the host, the others cannot call this
-        function before the last rank takes part in the collective."""
+        """Returns immediately on all ranks except the last. On the last rank, waits until all others have called
+        this function, but at most ``seconds``. If ``wait()`` of a backend blocks the host, the others cannot call
+        this function before the last rank takes part in the collective."""
         self.membership.exchanged += 1
         number = self.membership.exchanged
         keys = [f"ready-{number}-{rank}" for rank in range(self.count)]
@@ -158,7 +159,8 @@ class Ranks:
         return refused[0]
 
     def _clear_late_errors(self) -> None:
-        """Synchronises until no call that failed late on the device raises any more: each time one error may be raised."""
+        """Synchronises the device repeatedly until no error is raised any more, because each synchronisation may
+        raise one error of a call that failed late on the device."""
         for _ in range(_LATE_ERRORS):
             try:
                 self.context.settle()

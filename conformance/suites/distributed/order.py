@@ -28,7 +28,7 @@ def full(value: float) -> torch.Tensor:
 
 
 def total(ranks: Ranks) -> float:
-    """Returns the sum over all ranks if rank r contributes r + 1."""
+    """Returns the sum of the values of all ranks if rank r contributes the value r + 1."""
     return float(sum(range(1, ranks.count + 1)))
 
 

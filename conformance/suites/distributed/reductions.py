@@ -85,7 +85,7 @@ def _fold(name: str) -> Callable[[Tensor, Tensor], Tensor]:
 
 
 def reduced(name: str, tensors: list[Tensor]) -> Tensor:
-    """Returns the reduction of CPU tensors, computed in a wider dtype."""
+    """Returns the reduction ``name`` (such as "sum") of CPU tensors, one for each rank, computed in a wider dtype."""
     dtype = tensors[0].dtype
     found = reduce(_fold(name), [each.to(_wide(dtype)) for each in tensors])
     return (found / len(tensors) if name == "AVG" else found).to(dtype)
@@ -210,7 +210,8 @@ def patterned(rank: int, part: int, dtype: torch.dtype) -> Tensor:
 
 
 def _moves(ranks: Ranks, dtype: torch.dtype) -> dict[str, tuple[Callable[[], Tensor], Tensor]]:
-    """Returns the collectives that move values, by name, each with the tensor that this rank must receive."""
+    """Returns the collectives that only move values, by name: for each, a function that calls it, and the tensor
+    that this rank must receive."""
     index, count, root = ranks.index, ranks.count, root_of(ranks.count)
 
     def mine(part: int = 0) -> Tensor:

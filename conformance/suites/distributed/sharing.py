@@ -232,8 +232,8 @@ def _lists(context: CaseContext, folder: str, name: str) -> None:
     },
 )
 def lists(context: CaseContext, make: str) -> None:
-    """A list of tensors is sent to another process: tensors of every dtype; tensors that are empty, have one element or
-    have no dimensions; leaves that require a gradient, and parameters. Each arrives unchanged."""
+    """A list of tensors is sent to another process: tensors of every dtype; tensors that are empty, have one element
+    or have no dimensions; leaves that require a gradient, and parameters. Each tensor must arrive unchanged."""
     shared_with(context, _lists, make)
 
 

@@ -72,8 +72,8 @@ def splits(context: CaseContext, name: str, count: int = 2) -> None:
 def _check_uneven(
     ranks: Ranks, name: str, call: Callable[[], object], pairs: Sequence[tuple[Tensor, Tensor]]
 ) -> None:
-    """Makes a call in which the tensors of each rank have another size. If the call is not refused, checks the results:
-    ``pairs`` has each result with the right one."""
+    """Makes a call in which the tensors of each rank have another size. If the call is not refused, checks the
+    results: each of the ``pairs`` has a result and the tensor that it must equal."""
     refused = ranks.attempt(call)
     if refused:
         ranks.context.check(

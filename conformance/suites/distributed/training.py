@@ -22,7 +22,7 @@ STEPS = 3
 
 
 class Perceptron(nn.Module):
-    """Two layers, a branch that some calls skip, and a layer that is never used."""
+    """A network of two layers, a branch that some calls skip, and a layer that is never used."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -43,7 +43,7 @@ class Complete(Perceptron):
 
 
 class Transposed(nn.Module):
-    """Layers whose weights are stored in column-major order."""
+    """A network of layers whose weights are stored in column-major order."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -57,7 +57,7 @@ class Transposed(nn.Module):
 
 
 class Convolutions(nn.Module):
-    """Two convolutions whose weights are channels_last, and a linear layer."""
+    """A network of two convolutions whose weights are channels_last, and a linear layer."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -71,7 +71,7 @@ class Convolutions(nn.Module):
 
 
 class WithBuffers(nn.Module):
-    """A layer, and a buffer that every call of forward changes."""
+    """A network of a layer, and a buffer that every call of forward changes."""
 
     calls: Tensor
 
@@ -107,8 +107,8 @@ NETWORKS: dict[str, Callable[[], nn.Module]] = {
 
 @dataclass(frozen=True)
 class Plan:
-    """What is trained, both on several ranks and in one process: the name of the network, the number of batches per
-    step, and a function that says whether a batch of a rank uses the network's branch."""
+    """A plan for training, both on several ranks and in one process: the name of the network, the number of batches
+    per step, and a function that says whether a batch of a rank uses the network's branch."""
 
     network: str = "Complete"
     batches: int = 1

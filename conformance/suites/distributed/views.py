@@ -37,7 +37,7 @@ SHAPE: Final = (4, 3, 2, 5)
 
 @dataclass(frozen=True, slots=True)
 class Operand:
-    """A tensor on the device in one of the views, with known bytes around it."""
+    """A tensor on the device in one of the views, with known bytes around the tensor."""
 
     guarded: GuardedTensor
     conjugate: bool
@@ -48,21 +48,21 @@ class Operand:
         return view.conj() if self.conjugate else view
 
     def read(self) -> torch.Tensor:
-        """Returns a CPU copy of the current values."""
+        """Returns a CPU copy of the tensor's current values."""
         values = self.guarded.read()
         return values.conj().resolve_conj() if self.conjugate else values
 
 
 def require_layout(context: CaseContext, layout: str) -> None:
-    """Raises NotDeclared if tensors on the device cannot have the layout: a contiguous tensor in the place of the view would
-    show nothing."""
+    """Raises NotDeclared if tensors on the device cannot have the layout. Replacing the view by a contiguous tensor
+    would test nothing."""
     if not context.opened.takes(layout):
         raise NotDeclared(f"by declaration: tensors on the device cannot have the layout {layout}")
 
 
 def put(ranks: Ranks, values: torch.Tensor, view: str) -> Operand:
-    """Lays out the values on the device of the rank. ``view`` is the name of a view or the id of a layout. A conjugate view has
-    the conjugate values in memory."""
+    """Returns a tensor on the device of the rank that stores ``values`` in a view, with known bytes around it.
+    ``view`` is the name of a view or the id of a layout. A conjugate view has the conjugate values in memory."""
     conjugate = view == "conjugate"
     given = values.conj().resolve_conj() if conjugate else values
     layout = LAYOUTS.get(view, view)
@@ -73,7 +73,8 @@ def put(ranks: Ranks, values: torch.Tensor, view: str) -> Operand:
 
 
 def shown(values: torch.Tensor, view: str) -> torch.Tensor:
-    """Returns the values that the tensor has in a view of ``values``: an expanded view repeats the first slice."""
+    """Returns the values that are read from a view in which ``values`` were stored: those values, or for an expanded
+    view its first slice, repeated."""
     return values[:1].expand_as(values) if view == "expanded" else values
 
 
@@ -89,21 +90,22 @@ VALUES: Final[dict[str, Callable[[torch.Tensor], torch.Tensor]]] = {
 
 
 def _small(whole: torch.Tensor) -> torch.Tensor:
-    """Returns integers from -61 to 61 with the same signs. Elements, rows, parts and ranks beside each other differ."""
+    """Returns the integers ``whole`` reduced to the range from -61 to 61, with the same signs. Adjacent elements,
+    rows, parts and ranks still have different values."""
     return (whole.abs() % 61 + 1) * whole.sign()
 
 
 def dtype_of_view(view: str) -> str:
-    """Returns the dtype of the values of a view: a conjugate view needs complex ones."""
+    """Returns the name of the dtype that tensors in a view have: a complex dtype for a conjugate view, otherwise
+    float32."""
     return "complex64" if view == "conjugate" else "float32"
 
 
 def numbers(
     rank: int, *, part: int = 0, dtype: str = "float32", rows: int = 1, times: int = 1
 ) -> torch.Tensor:
-    """Returns the values of one operand of a rank, which are different for each rank, part and place, and a third of them
-    negative. With ``rows``, the first dimension is as many times longer, and with ``times``, the values as many times
-    greater."""
+    """Returns the values of one operand of a rank. They differ for each rank, part and position, and a third of them
+    are negative. The first dimension is ``rows`` times as long as usual, and the values are multiplied by ``times``."""
     return VALUES[dtype](_integers(rank, part, rows)) * times
 
 
@@ -116,7 +118,8 @@ def _integers(rank: int, part: int, rows: int) -> torch.Tensor:
 
 
 def blank(dtype: str = "float32", rows: int = 1) -> torch.Tensor:
-    """Returns the tensor of -1 with which the output of a collective is filled before the call."""
+    """Returns a tensor filled with -1, the values that the output of a collective has before the call. Its first
+    dimension is ``rows`` times as long as usual."""
     return torch.full((SHAPE[0] * rows, *SHAPE[1:]), -1, dtype=getattr(torch, dtype))
 
 

@@ -117,8 +117,8 @@ def empty_capture(context: CaseContext) -> None:
 
 @cases("graphs.devices", indices=2)
 def work_for_another_index(context: CaseContext) -> None:
-    """Work on another device index during a capture either raises RuntimeError or runs at once. The work is never
-    lost."""
+    """Work on another device index during a capture either raises RuntimeError or runs immediately. The work is
+    never lost."""
     x, other = there(context, counting(4)), there(context, counting(4), 1)
     graph = new_graph(context)
     refused, ended = refusal(context.stream(), graph, lambda: (x.add_(1), other.add_(10)))

@@ -158,4 +158,8 @@ def side_stream_is_free_again(context: CaseContext) -> None:
     with side:
         y = x * 2
     context.settle()
-    context.equal(y, counting(4) * 2, "eager work on the former side stream gave wrong values")
+    context.equal(
+        y,
+        counting(4) * 2,
+        "eager work on the stream that was the side stream of the capture gave wrong values",
+    )

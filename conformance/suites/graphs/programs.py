@@ -191,7 +191,7 @@ def make_aside(run: Running, stream: int, value: int, make: Make, a: int, b: int
 
 @GRAPHS.instruction(title=_STREAM_OF, covers=(_VALUES,))
 def make(model: Model, stream: int, kind: int, a: int, b: int) -> Iterator[Operation]:
-    """Computes a new value from two values that the stream may use."""
+    """Computes a new value on a stream from two values that this stream may use."""
     given = model.count, MAKES[kind], model.value(a, stream), model.value(b, stream)
     aside = model.streams and stream in model.sides
     model.sees(stream).append(model.count)
@@ -319,8 +319,8 @@ def check(context: CaseContext, queue: Queued, eager: Queued) -> None:
 
 
 def run(program: Steps, *given: Any) -> list[torch.Tensor]:
-    """Runs a program on the inputs that ``given`` contains. If streams follow the inputs in ``given``, the program runs
-    on these streams. Returns the values that exist after the program."""
+    """Runs a program on the inputs that ``given`` contains, eagerly or in a capture. If streams follow the inputs in
+    ``given``, the program runs on these streams. Returns the values that exist after the program."""
     streams = dict(enumerate(given[INPUTS:]))
     operations, left = lowered(program, streams=bool(streams))
     running = Running(dict(enumerate(given[:INPUTS])), streams)

@@ -134,8 +134,8 @@ def on_two_streams(context: CaseContext) -> None:
 
 @cases("graphs.replay_equals_eager")
 def host_scalar(context: CaseContext) -> None:
-    """A CPU tensor without dimensions is used in a capture. Replays use the value that the tensor had during
-    the capture, unless the capture refuses the tensor with a RuntimeError."""
+    """A CPU tensor without dimensions is used in a capture and changed afterwards. Replays use the value that the
+    tensor had during the capture, unless the capture refuses the tensor with a RuntimeError."""
     x, scalar = there(context, counting(4)), torch.tensor(3.0)
     graph, made = new_graph(context), []
 

@@ -87,8 +87,9 @@ def numbered(dtype: Any) -> torch.Tensor:
 
 
 def misread(got: Any, base: Any, size: Any, stride: Any, offset: Any, what: Any) -> Wrong | None:
-    """Return a failure if the elements of ``got``, a view of ``base``, differ from those that index arithmetic gives;
-    otherwise None. Both tensors are on the CPU."""
+    """Return a failure if the elements of ``got``, the result of as_strided on ``base``, differ from those that
+    index arithmetic gives for the size, stride and offset; otherwise None. ``what`` names the result in the failure.
+    Both tensors are on the CPU."""
     want = base.to(torch.complex64).real[element_places(size, stride, offset)].tolist()
     held = got.to(torch.complex64).real.reshape(-1).tolist()
     return None if held == want else Wrong("values", f"elements {want}", held, what)
@@ -181,8 +182,9 @@ def reads_base(op: Any, move: Any, back: Any, shape: Any, dtype: Any) -> Wrong |
 
 
 def other_bits(got: Any, want: Any, what: Any) -> Wrong | None:
-    """Return a failure that names the first element of ``got`` whose bits differ from ``want``, or the shape of ``got``
-    if the shapes differ; otherwise None. Both tensors are on the CPU."""
+    """Return a failure that names the first element of ``got`` whose bits differ from ``want``, or the shape of
+    ``got`` if the shapes differ; otherwise None. ``what`` names the result in the failure. Both tensors are on the
+    CPU."""
     if got.shape != want.shape:
         return Wrong("shape", f"shape {tuple(want.shape)}", tuple(got.shape), what)
     # A tensor of one element is contiguous with any stride, but view(torch.uint8) needs the standard one.

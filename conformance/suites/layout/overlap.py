@@ -54,8 +54,8 @@ class _Attempt(NamedTuple):
 
 
 def overlap(ctx: OpContext) -> None:
-    """Make the op write to an expanded ``self``, to an expanded ``out=`` tensor, and to an ``out=`` tensor that starts
-    one element after the input in the same storage."""
+    """Make the op write to an expanded ``self``, to an expanded ``out=`` tensor, and to an ``out=`` tensor that
+    starts one element after the input in the same storage. The call must raise or warn if the reference does."""
     attempts: dict[str, Callable[[OpContext, Sample], _Attempt | None]] = {}
     if ctx.subject.inplace is not None:
         attempts["self=expanded"] = _expanded_self
@@ -81,7 +81,8 @@ def _expanded_self(ctx: OpContext, sample: Sample) -> _Attempt | None:
 
 
 def called_on_expanded(call: Invocation, geometry: Geometry) -> Evidence:
-    """Call the in-place variant on a ``self`` that has the given geometry, which is expanded."""
+    """Call the in-place variant on a ``self`` with the given geometry, which has a dimension of stride 0, and return
+    the evidence."""
     target = call.guarded(call.values[0], geometry, call.move)
     return called_and_warned(replace(call, inputs=[target, *copies(call)[1:]]), [target])
 
@@ -118,7 +119,8 @@ def _partial_overlap(ctx: OpContext, sample: Sample) -> _Attempt | None:
 
 
 def called_into_its_input(call: Invocation) -> Evidence:
-    """Make the call with an ``out=`` tensor that starts one element after the first input in the same storage."""
+    """Make the call with an ``out=`` tensor that starts one element after the first input in the same storage, and
+    return the evidence."""
     first = call.values[0]
     count, shape = first.numel() + 1, tuple(first.shape)
     both = call.guarded(

@@ -1,4 +1,5 @@
-"""Plain calls of an op: one call for each sample in each layout. Each result is judged for seven clauses at once."""
+"""Checks that make the ordinary call of an op: one call for each sample in each layout. Each result is judged for
+seven clauses."""
 
 from __future__ import annotations
 
@@ -33,8 +34,8 @@ from opinfo.reference import OutputSpec, output_specs, significant
 
 
 def reads(ctx: OpContext) -> None:
-    """Call the op on every sample in every layout of the covering set (``opinfo/layouts.toml``), then with the conj or
-    neg bit set."""
+    """Call the op on every sample in every layout of the covering set (``opinfo/layouts.toml``), then with the conj
+    or neg bit set, and judge each result for all clauses that such a call can show."""
     with ctx.running(*READS):
         if not (ctx.device.lays_out or ctx.device.slices):
             for clause in ("layout.bounds", "layout.expanded_read"):

@@ -41,7 +41,8 @@ _DENSE_5D = ((2, 3, 2, 4, 5), ((0, 1, 2, 3, 4), (4, 3, 2, 1, 0)))
 
 def memory_format(ctx: OpContext) -> None:
     """Call the op with every memory format: with the 2d formats on dense inputs of rank 4 in four orders of their
-    dimensions, and with ``channels_last_3d`` on dense inputs of rank 5 in two orders."""
+    dimensions, and with ``channels_last_3d`` on dense inputs of rank 5 in two orders. The result must have the
+    strides of the format and the values of the input."""
     families = ctx.traits.families
     extras: list[tuple[Any, ...]] = [()]
     if "memory_format.needs_value" in families:
@@ -316,8 +317,8 @@ def reduces_nan(
 
 
 def nan_at(got: Any, want: Any) -> Wrong | None:
-    """Return a failure if NaN is at unexpected places of ``got``; otherwise None. ``want`` contains 1 where
-    NaN is expected and 0 elsewhere. The failure shows the first five places."""
+    """Return a failure if NaN is at unexpected positions of ``got``; otherwise None. ``want`` contains 1 where NaN
+    is expected and 0 elsewhere. The failure shows the first five positions."""
     want, held = [bool(each) for each in want], got.isnan().tolist()
     text = "{} as the first values of isnan()"
     return None if held == want else Wrong("values", text.format(want[:5]), held[:5])
@@ -371,8 +372,8 @@ _SHAPES = {
 
 
 def beta_zero(ctx: OpContext) -> None:
-    """Call the op with ``beta=0``, on an input full of NaN or infinity, and on matrices whose inner dimension K has
-    size 0."""
+    """Call the op with ``beta=0`` on an input full of NaN or infinity, which must not affect the result, and on
+    matrices whose inner dimension K has size 0, for which every element of ``out=`` must be overwritten."""
     with ctx.running(BETA_ZERO):
         for family, shapes in _SHAPES.items():
             if family not in ctx.traits.families:
@@ -420,7 +421,8 @@ def overwrites(op: Any, move: Any, back: Any, shapes: Any, dtype: Any) -> Wrong 
 
 
 def empty_reduce(ctx: OpContext) -> None:
-    """Reduce a tensor of shape (2, 0, 3) over dimension 1, and a tensor of shape (0,) over all dimensions."""
+    """Reduce a tensor of shape (2, 0, 3) over dimension 1, and a tensor of shape (0,) over all dimensions. The
+    result must be the op's identity. If the op has none, it must give the CPU's result, or raise as the CPU does."""
     with ctx.running(EMPTY_REDUCE):
         given: dict[str, Any] = {
             "dtype": ctx.dtype,

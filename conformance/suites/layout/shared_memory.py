@@ -1,5 +1,6 @@
-"""Recorded calls whose tensors share memory in the program: the query, key and value of an attention in one projection,
-or an operand that is given twice. They are made with tensors that share memory too."""
+"""Checks of recorded calls whose tensors share memory in the recorded program: the query, key and value of an
+attention in one projection, or an operand that is passed twice. The calls are repeated with tensors that share
+memory in the same way."""
 
 from __future__ import annotations
 
@@ -24,9 +25,10 @@ VALUES, INPUTS, BOUNDS = "layout.values", "layout.inputs_intact", "layout.bounds
 
 @dataclass(frozen=True, slots=True)
 class SharedCall:
-    """What a call on tensors that share memory returned and left. ``values`` are the elements of each tensor after the
-    call. ``inside`` and ``outside`` are the first byte of each storage that the call changed although no tensor that it
-    writes to has the byte: among the elements of the other tensors, and outside of all; -1 if it changed none."""
+    """The result of a call on tensors that share memory, and the state of the memory after the call. ``values`` are
+    the elements of each tensor after the call. ``inside`` and ``outside`` have an entry for each storage: the
+    position of the first byte that the call changed although it belongs to no tensor that the call may write to; -1
+    if there is none. Bytes in ``inside`` belong to other tensors of the call, bytes in ``outside`` to none."""
 
     read: Any = None
     raised: Exception | None = None
@@ -36,7 +38,8 @@ class SharedCall:
 
 
 def shared_memory(ctx: OpContext) -> None:
-    """Make the recorded call with tensors that share memory as in the program."""
+    """Make the recorded call with tensors that share memory as in the recorded program, and judge the result and the
+    memory."""
     with ctx.running(*_JUDGES):
         for sample in ctx.common:
             if sample.storages is None or sample.geometries is None or not ctx.device.lays_out:
@@ -56,8 +59,9 @@ def called_sharing(
     storages: Sequence[int],
     mutable: Collection[int],
 ) -> SharedCall:
-    """Lay the values out in new storages, one for each number in ``storages``, and make the call on these tensors. Return
-    the result and what the call left in memory."""
+    """Make the call on tensors that share memory: ``storages`` has the number of the storage of each tensor,
+    ``geometries`` the position of each tensor in its storage, and ``mutable`` the positions of the tensors that the
+    call may write to. Return the result and the state of the memory after the call."""
     before = blocks_of(call.values, geometries, storages)
     bases = [call.move(each.clone()) for each in before]
     about = [(value.dtype, geometry) for value, geometry in zip(call.values, geometries)]
@@ -88,7 +92,8 @@ def called_sharing(
 
 
 def mark_bytes(marks: torch.Tensor, itemsize: int, geometry: Geometry) -> None:
-    """Set the bytes of a tensor's elements to 1. ``marks`` has a byte for each byte of the storage."""
+    """Set to 1 the bytes that belong to a tensor's elements. ``marks`` has a byte for each byte of the storage in
+    which the tensor has the given geometry."""
     start = marks.view(-1, itemsize)
     shape, stride = (*geometry.shape, itemsize), (*(n * itemsize for n in geometry.stride), 1)
     places = torch.arange(start.numel()).as_strided(shape, stride, geometry.offset * itemsize)
@@ -102,7 +107,8 @@ def first_of(mask: torch.Tensor) -> int:
 
 
 def judge_shared_values(evidence: SharedCall, reference: ReferenceParts) -> Found:
-    """Compare the result, and each input that the op updates, with the CPU's values for tensors that share no memory."""
+    """Check that the result, and each input that the op updates, have the values that the CPU gives for tensors that
+    share no memory."""
     want = reference.value
     if evidence.raised is not None:
         expected = "no exception, as on the CPU"
@@ -118,7 +124,8 @@ def judge_shared_values(evidence: SharedCall, reference: ReferenceParts) -> Foun
 
 
 def list_of(reference: ReferenceParts, place: int) -> list[torch.Tensor]:
-    """Return a list with input ``place`` after the call in float64; an empty list if the reference has no such input."""
+    """Return a list with the value of input ``place`` after the call in the float64 reference; an empty list if the
+    reference has no such input."""
     return list(reference.exact.after)[place : place + 1]
 
 
@@ -128,7 +135,7 @@ def judge_shared_inputs(evidence: SharedCall, reference: ReferenceParts) -> Foun
 
 
 def judge_shared_bounds(evidence: SharedCall, reference: ReferenceParts) -> Found:
-    """Check that the call changed no byte that belongs to no tensor."""
+    """Check that the call changed no byte of the storages that belongs to no tensor."""
     return _changed(evidence.outside, "the byte belongs to no element of any input")
 
 

@@ -91,7 +91,8 @@ _TURNS = 3
 
 
 def out_kept(ctx: OpContext) -> None:
-    """Call the op with ``out=`` tensors of the right shape in many layouts."""
+    """Call the op with ``out=`` tensors of the right shape in many layouts. Each tensor must keep its address and
+    strides and receive the complete result."""
     if not ctx.traits.has_out or not ctx.traits.returns_tensors:
         return
     judges = {OUT_KEPT: judge_kept, BOUNDS: judge_target_bounds}
@@ -251,8 +252,8 @@ def _unfit(ctx: OpContext, laid: Laid, how: str) -> Evidence | None:
 
 
 def _specs_and_form(result: Any) -> tuple[list[tuple[tuple[int, ...], torch.dtype]], str]:
-    """Return a list of the (shape, dtype) of each ``out=`` tensor for a result, and what ``out=`` takes: one tensor, a
-    tuple or a list."""
+    """Return a list of the (shape, dtype) of each ``out=`` tensor that a result needs, and the form in which
+    ``out=`` takes them: one tensor, a tuple or a list."""
     outputs = outputs_of(result) or ()
     return [(tuple(each.shape), each.dtype) for each in outputs], form_of(result)
 
@@ -375,7 +376,8 @@ def _must_refuse(ctx: OpContext, laid: Laid, how: str) -> bool:
 
 
 def in_place(ctx: OpContext) -> None:
-    """Call the in-place variant on every sample in every layout in which no dimension of ``self`` is expanded."""
+    """Call the in-place variant on every sample in every layout in which no dimension of ``self`` is expanded.
+    ``self`` must keep its address and strides and receive the functional result."""
     variant = ctx.subject.inplace
     if variant is None or not ctx.traits.writes_self:
         return
@@ -409,7 +411,8 @@ def _refuses_in_place(ctx: OpContext, laid: Laid) -> bool:
 
 
 def called_in_place(call: Invocation, restrides: bool = False) -> Evidence:
-    """Make the in-place call. The target of the returned evidence is the first input."""
+    """Make the in-place call and return the evidence, in which the target is the first input. ``restrides`` is true
+    for an op that may change the strides of its first input."""
     target = call.inputs[0]
     before = address(call, views([target])[0])
     _, error = attempt(call)
@@ -525,7 +528,8 @@ def variants(ctx: OpContext) -> None:
 
 
 def _as_called(plain: Evidence) -> Part:
-    """Return the result of the function, together with the code by which a repro script computes the result again."""
+    """Return the result of the function as a part of a reference, together with the code by which a repro script
+    computes the result again."""
     code = "called_on_copies(replace_call(call, op))"
     return Part(plain, code, (called_on_copies, replace_call))
 
@@ -580,7 +584,7 @@ def _others(
 
 
 def judged_elsewhere(evidence: Evidence, reference: ReferenceParts) -> Found:
-    """Yield no verdict, because layout.values judges the result of the function."""
+    """Yield no verdict on the result of the function, because layout.values judges it."""
     yield from ()
 
 
@@ -610,7 +614,7 @@ def values_of_each_sort(dtype: torch.dtype) -> torch.Tensor:
 
 
 def called_into_operand(call: Invocation, place: int) -> Evidence:
-    """Make the call on copies of the inputs, with the copy of input ``place`` as ``out=``."""
+    """Make the call on copies of the inputs, with the copy of input ``place`` as ``out=``, and return the evidence."""
     inputs = copies(call)
     given = replace(call, inputs=inputs)
     return called_into(given, inputs[place : place + 1], "tensor", read=True)

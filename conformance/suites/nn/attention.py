@@ -86,13 +86,15 @@ def attend(
     **options: Any,
 ) -> None:
     """Compare attention with the CPU, forward and backward, for every backend and the given shapes of query and key.
-    ``channels`` is the last dimension of the values.
+    ``channels`` is the last dimension of the values. ``needs`` names the operands that require a gradient (query, key,
+    value, mask) by their letters. If ``poisoned`` is true, memory that the call may allocate is filled with wrong
+    numbers before.
 
-    ``whole`` is for masks that add a large number (UNSEEN) to products of query and key. Operands are then rounded to
-    integers, so that these sums are exact. Backward may start from the logarithm of a sum of exponentials, whose
+    ``whole`` is for masks that add a large number (UNSEEN) to products of query and key. Operands are then rounded
+    to integers, so that these sums are exact. Backward may start from the logarithm of a sum of exponentials, whose
     rounding error is relative to the large number, so gradients are compared with 100 times the tolerance. Rows in
-    which every key is masked must be finite and are not compared, because kernels that compute with powers of two round
-    such rows differently.
+    which every key is masked must be finite and are not compared, because kernels that compute with powers of two
+    round such rows differently.
     """
     drawn = generator(context)
     shapes = (query, key, (*key[:-1], channels))

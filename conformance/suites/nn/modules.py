@@ -241,8 +241,8 @@ def is_lazy(module: torch.nn.Module) -> bool:
 
 
 def copied(value: Any) -> Any:
-    """Return a deep copy of a module's constructor arguments. The copy is necessary because modules among the arguments
-    become part of the new module."""
+    """Return a deep copy of a module's constructor arguments. The copy is necessary because modules among the
+    arguments become parts of the module that is built."""
     return copy.deepcopy(value)
 
 
@@ -317,7 +317,7 @@ def in_channels_last(module: torch.nn.Module) -> torch.nn.Module:
 
 def arguments(laid: GuardedTensors, sample: ModuleSample, way: Way) -> tuple[Any, Any]:
     """Return the arguments of the call twice: on the device, and in float64 on the CPU. The same tensors require
-    gradients in both places."""
+    gradients in both."""
 
     def put(each: torch.Tensor) -> torch.Tensor:
         if each.is_floating_point() or each.is_complex():
@@ -335,7 +335,8 @@ def arguments(laid: GuardedTensors, sample: ModuleSample, way: Way) -> tuple[Any
 
 
 def leaves_of(module: torch.nn.Module, given: Any) -> list[torch.Tensor]:
-    """Return the tensors that require a gradient: first inputs, then parameters."""
+    """Return the tensors of a call of the module that require a gradient: first those among its arguments ``given``,
+    then its parameters."""
     found = [*tensors_in(given), *module.parameters()]
     return [each for each in found if each.requires_grad]
 

@@ -199,7 +199,8 @@ def run(
 
 
 def chosen_of(start: str, count: int) -> Sequence[int]:
-    """Return the indices of the outputs that have a cotangent. Output 0 is the sequence; the states follow."""
+    """Return the indices of those of ``count`` outputs that have a cotangent if backward starts from ``start``.
+    Output 0 is the sequence; the states follow."""
     return {
         "all": range(count),
         "sequence": range(1),

@@ -156,8 +156,8 @@ _TURNED = {
 
 
 def turned(piece: Piece, times: int) -> Piece:
-    """Return ``piece``, a pair of layout and shape, with another layout: the layout is replaced ``times`` times by the
-    layout that follows it in ``_TURNED``."""
+    """Return ``piece``, a pair of layout and shape, with another layout: the layout is replaced by the one that
+    follows it in ``_TURNED``, ``times`` times in a row."""
     layout, shape = piece
     for _ in range(times):
         layout = _TURNED.get(layout, DENSE)
@@ -489,15 +489,15 @@ def several_indices(context: CaseContext) -> None:
 
 @cases("optim.foreach")
 def tensors_that_come_twice(context: CaseContext) -> None:
-    """Call foreach ops with a tensor that is twice in a list, and with the same list for all arguments: results must
-    equal those of a loop over the single-tensor op on the CPU."""
+    """Call foreach ops with a tensor that is twice in a list, and with the same list for every argument: results
+    must equal those of a loop over the single-tensor op on the CPU."""
     for op in ops():
         for overload in overloads_of(op):
             made = Arguments(overload, {"whole": False, "alpha": False, "ord": 2})
-            for name in ("a repeated tensor", "one list for all arguments"):
+            for name in ("a repeated tensor", "the same list for every argument"):
                 lists: dict[str, Tensors] = {}
                 for number, key in enumerate(made.lists):
-                    if name == "one list for all arguments" and number:
+                    if name == "the same list for every argument" and number:
                         lists[key] = lists[made.lists[0]]
                         continue
                     shapes = [(4, 4), (7, 7), (4, 4)] if op in MATRICES else [(4,), (7, 2), ()]

@@ -49,7 +49,7 @@ FUSED = {f"{name}_fused": (name, arguments_of(name)) for name in WAYS if "fused"
 
 
 def _infinity(placed_ones: Placed, value: float) -> None:
-    """Write ``value`` to the last element of the last parameter's gradient."""
+    """Write ``value`` (an infinity or NaN) to the last element of the last parameter's gradient."""
     grad = placed_ones.tensors[-1].grad
     assert grad is not None
     grad.view(-1)[-1] = value

@@ -120,7 +120,7 @@ def gradients(parameters: tuple[Parameter, ...], step: int) -> tuple[torch.Tenso
 
 class Placed(NamedTuple):
     """Parameters on a device. ``buffer`` is the tensor of which the parameters with layout "view" are views, or
-    None. ``stepped`` are the parameters with gaps."""
+    None. ``stepped`` are the parameters with gaps between their elements."""
 
     parameters: tuple[Parameter, ...]
     tensors: list[torch.Tensor]

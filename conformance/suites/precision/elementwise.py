@@ -31,7 +31,7 @@ _VARIANTS = 3
 
 def elementwise(ctx: OpContext) -> None:
     """Call an elementwise function on values from the whole range of the dtype, once for each set of its other
-    arguments."""
+    arguments. The error of each element must be within the function's bound."""
     found = variants(ctx)
     if not found:
         return
@@ -126,7 +126,8 @@ def same_bits(
 def equal(
     given: list[torch.Tensor], want: Any, got: Any, dtype: str, limit: dict[str, Any]
 ) -> Measured:
-    """Check that the outputs equal the CPU's. NaN counts as equal to NaN, and -0.0 as equal to 0.0."""
+    """Check that the outputs ``got`` equal the CPU's outputs ``want``. NaN counts as equal to NaN, and -0.0 as equal
+    to 0.0."""
     mask = judged(given, limit)
     for each in given if limit.get("flushes") else []:
         mask &= flushed(each, dtype) == each
@@ -144,7 +145,8 @@ def equal(
 
 
 def of_another_form(got: torch.Tensor, want: torch.Tensor) -> Wrong | None:
-    """Return a failure if the dtype or shape of ``got`` differs from the CPU's, otherwise None."""
+    """Return a failure if the dtype or shape of ``got`` differs from that of the CPU's result ``want``, otherwise
+    None."""
     if got.dtype != want.dtype:
         return Wrong("dtype", want.dtype, got.dtype)
     if got.shape != want.shape:

@@ -27,8 +27,9 @@ _WIDE = (torch.float64, torch.complex128)
 
 
 def on_samples_too(ctx: OpContext) -> None:
-    """Compare the results on up to four samples with the CPU's results in float64. Elementwise functions are skipped,
-    because :func:`~conformance.suites.precision.elementwise.elementwise` checks them."""
+    """Check that the results on up to four samples are within the op's bound of the CPU's results in float64.
+    Elementwise functions are skipped, because :func:`~conformance.suites.precision.elementwise.elementwise` checks
+    them."""
     if variants(ctx):
         return
     bound = on_samples(ctx.subject.id, ctx.dtype)
@@ -65,11 +66,11 @@ _T = TypeVar("_T")
 
 
 def mixed(found: Iterable[tuple[_T, bool]], single: int) -> Iterator[_T]:
-    """Yield the items whose result has several elements, and ``single`` of the items whose result has one element; the
-    remaining items come last.
+    """Yield the items of ``found`` (each with a flag: its result has several elements) in a new order: those whose
+    result has several elements, ``single`` of those whose result has one element, and then all remaining items.
 
-    A result of one element cannot show an element in the wrong place, and most of a reduction's first samples have such
-    results.
+    A result of one element cannot show that elements are in the wrong position, and most of a reduction's first
+    samples have such results.
     """
     later = []
     for each, several in found:

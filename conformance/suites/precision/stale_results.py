@@ -99,8 +99,8 @@ def _agrees(
 
 
 def roundings(traits: Traits) -> float:
-    """Return the number of extra roundings by which a result may differ. The number is the same as for
-    layout.values."""
+    """Return the number of roundings by which a result of the op may differ in addition to the tolerance. The number
+    is the same as for layout.values."""
     return SUM_ROUNDINGS if "values.sums" in traits.families else 0.0
 
 

@@ -44,8 +44,8 @@ CALLS = 1000
 
 
 def warmed(context: CaseContext, function: Callable[..., Any], *arguments: Any) -> None:
-    """Calls a function once and waits for its work. The first call of an op may do more than queue its work, for
-    example load kernels, so it is made outside of the profile."""
+    """Calls a function once with these arguments and waits for its work. The first call of an op may do more than
+    queue its work, for example load kernels, so it is made outside of the profile."""
     function(*arguments)
     context.settle()
 
@@ -141,8 +141,8 @@ def lists(context: CaseContext, call: str) -> None:
 def judge(
     context: CaseContext, execution: Execution, window: HostEvent, begins: int, index: int = 0
 ) -> None:
-    """Checks the index, duration and times of a kernel or copy. ``begins`` is the time before which it cannot have
-    begun, and ``window`` is a region in which the host waited for its end."""
+    """Checks the index, duration and times of a kernel or copy. ``begins`` is the time before which the kernel or
+    copy cannot have begun, and ``window`` is a region of the profile in which the host waited for its end."""
     at = execution.name
     context.check(at, "a kernel or copy has no name")
     text = "a kernel or copy is listed on another index than the one it ran on"
@@ -173,8 +173,8 @@ def program(x: torch.Tensor) -> None:
 
 @cases("profiler.activity", **ASYNCHRONOUS)
 def of_the_op_that_launched_it(context: CaseContext) -> None:
-    """In each of two profiles, every op of a program has its own kernels, and the kernels of a stream run in the order
-    of the ops that the profile links them to."""
+    """In each of two profiles, every op of a program must have its own kernels, and the kernels of a stream must run
+    in the order of the ops that the profile links them to."""
     x = ones(context, 32, 32)
     warmed(context, program, x)
     for _ in range(2):
@@ -262,8 +262,9 @@ def _executions_of(seen: Recording, calls: list[HostEvent]) -> dict[int, list[Ex
 
 @cases("profiler.activity", **ASYNCHRONOUS)
 def streams_are_told_apart(context: CaseContext) -> None:
-    """Kernels and copies of one stream are listed on one stream, and those of different streams on different streams.
-    The streams are the default stream, two others and one with a priority; each is used twice, in two profiles."""
+    """Kernels and copies of one stream must be listed on one stream, and those of different streams on different
+    streams. The streams are the default stream, two other streams, and a stream with a priority; each is used twice,
+    in two profiles."""
     streams = [context.current_stream(), *two(context)]
     if context.has("stream_priority"):
         streams.append(special(context, "priority"))
@@ -292,8 +293,8 @@ def _judge_streams(context: CaseContext, streams: list[Any], x: torch.Tensor) ->
 
 @cases("profiler.activity", **ASYNCHRONOUS)
 def held_streams(context: CaseContext) -> None:
-    """While one stream is held, a kernel runs on another stream. In the profile, the kernel of the held stream is
-    launched first and begins last."""
+    """While one stream is held (its work is queued and cannot run yet), a kernel runs on another stream. In the
+    profile, the kernel of the held stream must be launched first and begin last."""
     held, free = two(context)
     x, y = ones(context, 64), ones(context, 64)
     warmed(context, x.add, 1)
@@ -357,7 +358,8 @@ def between_indices(context: CaseContext) -> None:
 
 @cases("profiler.activity", **ASYNCHRONOUS)
 def do_not_overlap(context: CaseContext) -> None:
-    """Kernels and copies that are queued on a held stream do not overlap when they run."""
+    """Kernels and copies that are queued on a held stream (their work cannot begin before all are queued) must not
+    overlap when they run."""
     (stream, _), x, y = two(context), ones(context, 2**16), ones(context, 2**16)
     warmed(context, y.copy_, x.add_(1))
     with Recording(context) as seen:

@@ -54,8 +54,8 @@ def paired(context: CaseContext, events: Sequence[MemoryEvent]) -> dict[int, int
 
 
 def fits(context: CaseContext, found: int, asked: Sequence[int], text: str) -> None:
-    """Checks the number of bytes ``found``, with the message ``text``. It must be at least the sum of the sizes
-    ``asked``; it may be larger by one allocation granule per block."""
+    """Checks that ``found``, a number of bytes, is at least the sum of the sizes ``asked`` that a program requested;
+    it may be larger by one allocation granule per block. ``text`` is the message of the failure."""
     least, most = sum(asked), sum(size + context.granularity for size in asked)
     context.check(least <= found <= most, text, expected=f"{least} to {most} bytes", found=found)
 

@@ -142,8 +142,8 @@ class Recording:
             self.profile.step()
 
     def as_it_is(self) -> Recording:
-        """Returns a copy with the events that the profile lists now. They stay in the copy when the profile records
-        again."""
+        """Returns a copy of the recording with the events that the profile lists now. The copy keeps these events
+        when the profile records again."""
         self.read_again()
         made = copy.copy(self)
         made.host, made._on_device = self.host, self._on_device
@@ -190,7 +190,7 @@ class Recording:
 
     @cached_property
     def judged(self: _Recording) -> _Recording:
-        """The recording itself, after the checks that every profile must pass."""
+        """This recording, after the checks that every profile must pass."""
         self._check_span()
         self._check_ids()
         self._check_regions()

@@ -34,8 +34,9 @@ IDLE = 0.3
 
 
 def recorded_steps(wait: int, warmup: int, active: int, repeat: int, skip: int, steps: int) -> list[list[int]]:  # fmt: skip
-    """Returns, for each cycle of a schedule, the steps that the cycle records according to the documentation of
-    torch.profiler.schedule. The last cycle is shorter if the program ends before its end."""
+    """Returns, for each cycle of a schedule, the numbers of the steps that the cycle records according to the
+    documentation of torch.profiler.schedule. ``steps`` is the number of steps of the program; the last cycle is
+    shorter if the program ends before it."""
     cycles: list[list[int]] = []
     length, first = wait + warmup + active, skip
     while first < steps and (repeat == 0 or len(cycles) < repeat):
@@ -128,8 +129,8 @@ def handler_writes_each_cycle(context: CaseContext) -> None:
 
 @cases("profiler.activity")
 def nothing_of_the_others(context: CaseContext) -> None:
-    """Three profiles are made in one process, with work before, between and after them. Each profile lists its own ops
-    and no others."""
+    """Three profiles are made in one process, with work before, between and after them. Each profile must list its
+    own ops and no others."""
     x, recordings = ones(context, 4), list[Recording]()
     for place in range(3):
         labelled(f"before {place}", x.neg)
@@ -222,8 +223,8 @@ def first_use_after_work(context: CaseContext) -> None:
 
 @cases("profiler.activity", **ASYNCHRONOUS)
 def work_before_the_start(context: CaseContext) -> None:
-    """A profile starts while earlier work is still queued. It lists as many kernels for each op as without the earlier
-    work."""
+    """A profile starts while earlier work is still queued. The profile must list as many kernels for each op as a
+    profile without earlier work."""
     (stream, _), x = two(context), ones(context, 64)
     warmed(context, x.add_, 1)
     with Recording(context) as alone:

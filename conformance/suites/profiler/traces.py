@@ -34,8 +34,8 @@ ON_DEVICE, OPS = ("kernel", "gpu_memcpy", "gpu_memset"), "cpu_op"
 
 
 def slices(seen: Recording, *categories: str) -> list[dict[str, Any]]:
-    """Returns the events of a trace that have a duration and one of these categories, in the order in which they
-    begin."""
+    """Returns the events of a recording's trace that have a duration and one of these categories, in the order in
+    which they begin."""
     found = [e for e in seen.trace if e.get("ph") == "X" and (e.get("cat") in categories or not categories)]  # fmt: skip
     return sorted(found, key=lambda event: (event.get("ts", 0), -event.get("dur", 0)))
 

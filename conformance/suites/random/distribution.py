@@ -82,7 +82,7 @@ def dropout(context: CaseContext) -> None:
 
 @cases("random.distribution", over={"rand_is_fine": ("rand",), "randn_is_fine": ("randn",)})
 def fine(context: CaseContext, name: str) -> None:
-    """Of 20,000 samples of a continuous distribution, at most 200 repeat another sample. More repetitions would
+    """Of 20,000 samples of a continuous distribution, at most 200 are equal to another sample. A larger number would
     show that random bits are missing."""
     torch.manual_seed(20_245)
     values = context.from_device(SAMPLERS[name].vector(SAMPLES, context.device))

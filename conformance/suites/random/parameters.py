@@ -51,8 +51,8 @@ def coins(turn: int) -> torch.Tensor:
 
 
 def _apart(turn: int) -> torch.Tensor:
-    """Returns zeros for ``turn`` 0, so that some parameters are equal, and different numbers from 0 to 1 for
-    ``turn`` 1, so that all parameters differ."""
+    """Returns one number for each element, by which its parameter is shifted: zeros for ``turn`` 0, so that some
+    parameters are equal, and different numbers from 0 to 1 for ``turn`` 1, so that all parameters differ."""
     return turn * torch.arange(ROWS * COLUMNS).view(SHAPE) / (ROWS * COLUMNS)
 
 
@@ -73,7 +73,7 @@ def counts(turn: int) -> torch.Tensor:
 
 
 def weights(turn: int) -> torch.Tensor:
-    """Returns rows of weights. Each row contains one nonzero weight."""
+    """Returns rows of weights, each with a single nonzero weight. ``turn`` (0 or 1) selects one of two such tensors."""
     return torch.nn.functional.one_hot(mixed(COLUMNS, turn)[:, 0], COLUMNS) * 2.0
 
 

@@ -160,7 +160,8 @@ def special_parameters(context: CaseContext, name: str) -> None:
 
 
 def _judge(context: CaseContext, text: str, expected: float | Law, values: torch.Tensor) -> None:
-    """Checks samples of the elements that have the same parameters."""
+    """Checks ``values``, the samples of the elements that have the same parameters. Every sample must equal
+    ``expected`` or, if ``expected`` is a distribution, the samples must be distributed in this way."""
     if isinstance(expected, Law):
         judge_each(context, text, expected, values, values.flatten())
         return

@@ -66,7 +66,8 @@ FILL, LIKE, SHAPE, PARAMETERS, OTHER = Form
 
 @dataclass(frozen=True, slots=True)
 class Sampler:
-    """A random function, the arguments with which most cases call it, and what is documented about its samples."""
+    """A row of the table: a random function, the arguments with which most cases call it, and what is documented
+    about its samples."""
 
     name: str
     form: Form
@@ -99,13 +100,13 @@ class Sampler:
         return [self.law] * (2 if dtype.is_complex else 1)
 
     def dtypes_on(self, device: Descriptor) -> list[torch.dtype]:
-        """Returns the dtypes that the function accepts and the device declares."""
+        """Returns the dtypes that the function accepts and that the descriptor ``device`` declares."""
         return [getattr(torch, each) for each in self.dtypes if each in device.dtypes]
 
     @property
     def draws_vectors(self) -> bool:
-        """True if cases draw vectors of samples with the function. False for functions that take no generator, and for
-        rows that are a second form of the function of another row."""
+        """True if there are cases that draw vectors of samples with this function. False for functions that take no
+        generator, and for rows that repeat the function of another row in a different form of call."""
         if self.form is PARAMETERS:
             return all(map(callable, self.each.makers))
         return self.form in (FILL, SHAPE) or self.vectors is not None
@@ -234,8 +235,8 @@ def _names(forms: tuple[Form, ...], asked: Callable[[Sampler], object] = bool) -
 
 
 def _with_parameters() -> list[str]:
-    """Returns the names of functions that take one set of parameters per element. A method such as ``bernoulli_`` comes
-    after the function of the same name."""
+    """Returns the names of functions that take one set of parameters per element. A method such as ``bernoulli_`` is
+    listed after the function of the same name."""
     names = _names((PARAMETERS, FILL, OTHER), lambda row: row.each.makers)
     functions = [name.rstrip("_") for name in names]
     return sorted(names, key=lambda name: functions.index(name.rstrip("_")))
@@ -252,8 +253,8 @@ WITH_SPECIAL_PARAMETERS = [name for name in WITH_PARAMETERS if SAMPLERS[name].ea
 
 
 def asking(names: list[str], prefix: str = "") -> dict[str, tuple[str]]:
-    """Returns the ``over=`` table for a check that takes the name of a sampler: one case for each name. The id of the
-    case is the name with the prefix."""
+    """Returns the cases of a check that takes the name of a sampler, as the argument ``over`` of ``@cases``: one
+    case for each name. The id of the case is the name with the prefix."""
     return {f"{prefix}{name}": (name,) for name in names}
 
 

@@ -128,8 +128,9 @@ def _phase(count: int) -> torch.Tensor:
 
 @dataclass(frozen=True)
 class Moves:
-    """An op that moves elements. ``call`` takes a tensor of ``count`` elements. ``known`` takes the period of the input
-    and the number of elements, and returns the period of the result."""
+    """An op that moves elements. ``call`` takes a tensor of ``count`` elements and returns the result. ``known``
+    takes the period of the input (the elements that the input repeats) and the number of elements, and returns the
+    period of the result."""
 
     call: Callable[[torch.Tensor], torch.Tensor]
     known: Callable[[torch.Tensor, int], torch.Tensor] = lambda slices, count: slices

@@ -32,8 +32,8 @@ WRITTEN = "a write to a few elements of a large tensor was lost or went to other
 
 def places(count: int, limit: int) -> list[tuple[int, int]]:
     """Returns the windows of a tensor of ``count`` elements, in order, each as its first element and its number of
-    elements: the start, the limit, the end, and the places where an index past the limit leads if it is truncated to 16
-    or 24 bits."""
+    elements: at the start, at the limit, at the end, and where an index past the limit leads if it is truncated to
+    16 or 24 bits."""
     middles = (0, 2**16, 2**24, 2**31, 2**32, limit, count)
     found: list[tuple[int, int]] = []
     for middle in sorted(set(middles)):
@@ -47,7 +47,8 @@ def places(count: int, limit: int) -> list[tuple[int, int]]:
 
 
 def parts(count: int, limit: int) -> list[tuple[int, int]]:
-    """Returns the windows, with the window around the limit cut in two: its second part begins exactly at the limit."""
+    """Returns the windows of a tensor of ``count`` elements as ``places`` does, with the window around the limit cut
+    in two: its second part begins exactly at the limit."""
     found = []
     for first, length in places(count, limit):
         end = first + length
@@ -57,12 +58,12 @@ def parts(count: int, limit: int) -> list[tuple[int, int]]:
 
 
 def value_at(index: torch.Tensor) -> torch.Tensor:
-    """Returns the value that the element with each of these indices has."""
+    """Returns, for each of these indices, the value that the case gives to the element with this index."""
     return (index % PERIOD).to(torch.uint8)
 
 
 def indices(count: int, limit: int) -> torch.Tensor:
-    """Returns the indices of all elements in the windows."""
+    """Returns the indices of all elements in the windows of a tensor of ``count`` elements."""
     spans = [torch.arange(first, first + length) for first, length in places(count, limit)]
     return torch.cat(spans)
 
@@ -187,7 +188,8 @@ _BY_SUMS = {op: ("sums", op) for op in _WRITES_OF_SUMS}
 
 
 def _with_a_number(variants: dict[str, tuple[int]]) -> dict[str, tuple[int]]:
-    """Returns the variants for ops that write one number, from those for ops that write a tensor."""
+    """Returns the given variants of cases with ", one number" at the end of their names, for ops that write one
+    number instead of a tensor."""
     return {f"{name}, one number": limit for name, limit in variants.items()}
 
 

@@ -1,6 +1,6 @@
-"""The sizes at which indices, counters and grids overflow, and a function that makes a check at each of these sizes.
+"""The sizes at which indices, counters and grids overflow, and a function that executes a check at each of these sizes.
 
-A case makes its check first with a small tensor, then just below a limit, at the limit, and above it.
+A case executes its check first with a small tensor, then just below a limit, at the limit, and above it.
 """
 
 from __future__ import annotations
@@ -48,18 +48,19 @@ def around(limit: int) -> tuple[int, ...]:
 
 
 def few(limit: int) -> tuple[int, ...]:
-    """Returns the sizes for ops that read or write every element. Above 2^30 elements such an op takes seconds, so only
-    three sizes are tried there."""
+    """Returns the sizes that are tried around a limit for ops that read or write every element. Above 2^30 elements
+    such an op takes seconds, so only three sizes are tried there."""
     return around(limit) if limit < 2**30 else (limit - 1, limit, limit + 1)
 
 
 def most(limit: int) -> int:
-    """Returns the largest of the sizes that are tried."""
+    """Returns the largest of the sizes that are tried around a limit."""
     return max(around(limit))
 
 
 def variant_of(limit: int, what: str) -> dict[str, tuple[int]]:
-    """Returns the variant of cases about a limit, such as ``{"2^24 rows": (2**24,)}``."""
+    """Returns the variant of cases about a limit, by the name that the case has: ``{"2^24 rows": (2**24,)}`` for the
+    limit 2^24 and ``what="rows"``."""
     return {f"{NAMES[limit]} {what}": (limit,)}
 
 
@@ -71,11 +72,12 @@ def at_each_size(
     small: int = SMALL,
     sizes: tuple[int, ...] = (),
 ) -> None:
-    """Makes a check with ``small`` elements, and then with each of the ``sizes``; by default those around the limit.
+    """Executes a check with ``small`` elements, and then with each of the ``sizes``; by default those around the limit.
     ``what`` names the thing that is counted, such as "elements" or "rows".
 
-    If the small check fails, the op is wrong at any size, and the case is blocked. At the other sizes the op may raise
-    a clear error; the device must then still compute the small check. The case is skipped if memory runs out.
+    If the check with ``small`` elements fails, the op is wrong at any size, and the case is blocked. At the other
+    sizes the op may raise a clear error; the check with ``small`` elements must then still pass. The case is skipped
+    if memory runs out.
     """
     _control(context, check, small, "the same check with a small tensor fails")
     for size in sizes or around(limit):
@@ -97,8 +99,8 @@ def _control(
     text: str,
     judge: Callable[..., None] | None = None,
 ) -> None:
-    """Makes a check with a small tensor. It is not counted as a check of the case, because it says nothing about large
-    tensors."""
+    """Executes a check with a small tensor. It is not counted as a check of the case, because it says nothing about
+    large tensors. If it fails, ``judge`` is called with ``text``; by default the case is then blocked."""
     before = context.checks
     try:
         check(small)
@@ -115,7 +117,7 @@ def _control(
 
 
 def _judge_error(context: CaseContext, error: Exception, at: str) -> None:
-    """Checks that an error is a clear one: an exception with a message, which the op raised and not the driver."""
+    """Checks that an error of an op is clear: an exception with a message, raised by the op and not by the driver."""
     if out_of_memory(error):
         raise NotDeclared(f"the device ran out of memory with {at}") from None
     said = str(error).strip()

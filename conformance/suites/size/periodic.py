@@ -46,15 +46,16 @@ def repeated(
 
 
 def chunk_of(slices: torch.Tensor, count: int) -> torch.Tensor:
-    """Returns the slices, repeated as often as fits into a chunk of memory, but not more often than ``count`` slices
-    need."""
+    """Returns the tensor ``slices`` repeated along dimension 0 as often as fits into a chunk of memory, but not more
+    often than ``count`` slices need."""
     size = max(slices[0].numel() * slices.itemsize, 1)
     times = max(1, min(_CHUNK // (PERIOD * size), -(-count // PERIOD)))
     return slices.repeat(times, *[1] * (slices.dim() - 1))
 
 
 def pieces(count: int, length: int) -> Iterator[tuple[int, int]]:
-    """Yields the first slice and the number of slices of each piece into which ``count`` slices are cut."""
+    """Cuts ``count`` slices of ``length`` elements into pieces. Yields the number of the first slice of each piece,
+    and its number of slices."""
     for start in range(0, count, length):
         yield start, min(length, count - start)
 
@@ -91,7 +92,8 @@ def check_piece(
     rtol: float = 0.0,
     atol: float = 0.0,
 ) -> None:
-    """Checks one piece of a large tensor. The piece begins at slice ``start``."""
+    """Checks that ``part``, a piece of a large tensor that begins at slice ``start``, equals ``want``. ``text`` is
+    the message of the failure, ``at`` says which call is checked."""
     if part.dtype == want.dtype and torch.equal(part, want):
         context.checks += 1
         return

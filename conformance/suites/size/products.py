@@ -26,7 +26,8 @@ _DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32}
 
 
 def _digits(count: int, dtype: torch.dtype) -> torch.Tensor:
-    """Returns, for each number from 0 to ``count`` - 1, its three lowest digits in base 8."""
+    """Returns a matrix of ``count`` rows and three columns: row ``i`` has the three lowest digits of ``i`` in base
+    8."""
     number = torch.arange(count)
     return torch.stack([number % 8, number // 8 % 8, number // 64 % 8], 1).to(dtype)
 
@@ -177,7 +178,7 @@ _IMAGES = {rows * columns: (rows, columns) for rows, columns in ((65535, 65537),
 @cases("layout.large", over={op: (op,) for op in _COLUMNS}, variants={"2^32 columns": (2**32,)}, memory=lambda op, limit: most(limit) * 2 + 2**28, **WHOLE)  # fmt: skip
 def columns_of_images(context: CaseContext, op: str, limit: int) -> None:
     """An image of bool with slightly fewer than, exactly, and more than 2^32 elements is assembled from its columns
-    (fold, col2im) or cut into them (unfold, im2col), with a kernel of one element. Every element is right."""
+    (fold, col2im) or cut into columns (unfold, im2col), with a kernel of one element. Every element must be right."""
     declared(context, "bool")
     shapes = {**_IMAGES, 67 * 509: (67, 509)}
 

@@ -39,8 +39,8 @@ _REDUCED = "a reduction of a large tensor gave a wrong result"
 
 
 class Marked(NamedTuple):
-    """An op that finds one marked element. ``call`` takes a tensor of zeros with a single 1. ``known`` takes the index
-    of the 1 and the number of elements, and returns the right result."""
+    """An op that finds one marked element. ``call`` takes a tensor of zeros with a single 1 and returns the op's
+    result. ``known`` takes the index of the 1 and the number of elements, and returns the right result."""
 
     call: Callable[[torch.Tensor], torch.Tensor]
     known: Callable[[int, int], int]
@@ -200,8 +200,8 @@ def _scannable() -> torch.Tensor:
 @cases("layout.large", over={"cumsum": ()}, variants=variant_of(2**24, "elements"), memory=lambda limit: most(limit) * 3, **MORE)  # fmt: skip
 @cases("layout.large", over={"cumsum": ()}, variants=variant_of(2**31, "elements"), memory=lambda limit: most(limit) * 2 + 2**26, **WHOLE)  # fmt: skip
 def running_sum(context: CaseContext, limit: int) -> None:
-    """The running sum of slightly fewer than, exactly, and more than 2^24 or 2^31 bytes is computed in bytes. Every
-    element is right."""
+    """The running sum of slightly fewer than, exactly, and more than 2^24 or 2^31 bytes is computed modulo 256.
+    Every element of the result is right."""
     slices = _scannable()
     want = slices.cumsum(0, dtype=torch.uint8)
 

@@ -1,4 +1,5 @@
-"""Cases about ops that compute each row, batch, group or channel separately, for about 2^16 or 2^24 of them.
+"""Cases about ops that compute each row, batch, group or channel (here called slice) separately, for about 2^16 or 2^24
+of them.
 
 The slices of the inputs repeat, so those of results and gradients repeat, too. The gradient of an operand that all
 slices share is the sum over the slices.
@@ -32,8 +33,9 @@ SUM_TOLERANCE = 1e-5
 
 @dataclass(frozen=True)
 class Grows:
-    """An operand whose dimension ``dim`` grows; ``shape`` has its other dimensions. For an integer operand, values are
-    from 0 to ``below`` - 1."""
+    """The description of an operand whose size along dimension ``dim`` is the number of slices that a check tries.
+    ``shape`` has the sizes of the other dimensions. Values of an integer operand are from 0 to ``below`` - 1;
+    ``below`` is 0 for a floating-point operand."""
 
     shape: tuple[int, ...]
     dim: int = 0
@@ -48,8 +50,12 @@ class Grows:
 
 @dataclass(frozen=True)
 class Sliced:
-    """An op that computes each slice of the operands ``grows`` separately. ``call`` takes these operands, and then the
-    operands with the shapes ``shared``. The slices of the result lie along its dimension ``out``."""
+    """An op that computes the slices of its operands (rows, batches, channels or groups) independently of each other.
+
+    ``call`` makes the call. It takes first the operands described by ``grows``, which have as many slices as a check
+    tries, and then operands of the shapes ``shared``, which all slices use. It returns one tensor, whose dimension
+    ``out`` has one entry for each slice. ``grad`` is True if gradients are checked, too.
+    """
 
     call: Callable[..., torch.Tensor]
     grows: tuple[Grows, ...]
@@ -203,8 +209,8 @@ _QUICK = "nn.functional.layer_norm"
 
 
 def _cases_of(what: str) -> dict[str, tuple[str, str]]:
-    """Returns the arguments of the cases of a table, by case name; the case that is part of the plan quick is left
-    out."""
+    """Returns the arguments of the cases of a table of ops (``what``: rows, batches, channels or groups), by case
+    name. The case that is part of the plan quick is left out."""
     return {op: (what, op) for op in _TABLES[what] if op != _QUICK}
 
 
@@ -310,7 +316,8 @@ def _grad(context: CaseContext, tensor: torch.Tensor) -> torch.Tensor:
 def _known(
     sliced: Sliced, periods: list[torch.Tensor], shared: list[torch.Tensor]
 ) -> tuple[torch.Tensor, list[Any]]:
-    """Computes the op on the CPU in float64. Returns the slices of the result along dimension 0, and the slices of the
+    """Computes the op on the CPU in float64, on the ``periods`` (the slices that the large operands repeat) and the
+    operands that all slices share. Returns the slices of the result along dimension 0, and the slices of the
     gradients. If there are no slices, gradients of shared operands are 0."""
     moved = [each.movedim(0, grow.dim) for each, grow in zip(periods, sliced.grows)]
     operands = (each.detach() for each in (*moved, *shared))

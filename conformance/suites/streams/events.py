@@ -55,7 +55,8 @@ def _kinds(context: CaseContext) -> Iterator[_Kind]:
 
 @cases("events.record")
 def later_work_is_not_in_it(context: CaseContext) -> None:
-    """An event covers the work that was queued on its stream before record(), and no later work."""
+    """An event is complete when the work has finished that was queued on its stream before record(); work that is
+    queued later does not delay it."""
     for kind in _kinds(context):
         event, stream, tensor = kind.event(), kind.stream(), filled(context, 1)
         with stream:
@@ -158,7 +159,7 @@ def on_other_kinds(context: CaseContext, kind: str) -> None:
 
 @cases("events.record")
 def never_recorded(context: CaseContext) -> None:
-    """For an event that was never recorded, query() returns True, and synchronize() returns at once."""
+    """For an event that was never recorded, query() returns True, and synchronize() returns immediately."""
     for kind in _kinds(context):
         event = kind.event()
         context.check(event.query(), "query() of an event that was never recorded is False")
@@ -414,8 +415,8 @@ def waiting_process(context: CaseContext, folder: str) -> None:
 
 @cases("events.ipc", slow=True)
 def orders_processes(context: CaseContext) -> None:
-    """Another process opens an event by its IPC handle before the event is first recorded. A stream of that
-    process waits for the event."""
+    """Another process opens an event by its IPC handle before the event is first recorded. A stream of that process
+    that waits for the event sees the work that was queued before the record."""
     stream = context.own("stream")(device=context.device)
     event = context.own("event")(interprocess=True)
     with tempfile.TemporaryDirectory() as folder:

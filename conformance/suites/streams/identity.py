@@ -459,7 +459,8 @@ def record_elsewhere(context: CaseContext) -> None:
 
 @cases("streams.cross_device", indices=2)
 def waits_across(context: CaseContext) -> None:
-    """A stream of one device index waits for an event of another device index."""
+    """A stream of one device index waits for an event of another device index. Work that is queued after the wait
+    runs after the work before the event."""
     first, second = context.stream(0), context.stream(1)
     tensor = filled(context, 1, 1)
     with context.hold(first) as hold:

@@ -97,8 +97,8 @@ def events_in_between(context: CaseContext) -> None:
 
 @cases("streams.concurrent")
 def finish_first(context: CaseContext) -> None:
-    """While one stream is busy, launches on another stream finish. The descriptor's ``concurrent_launches`` is
-    the number of launches (1 if it is not declared)."""
+    """While one stream is busy, launches on another stream finish. As many launches are made as the descriptor's
+    ``concurrent_launches`` says (1 if it is not declared)."""
     count = context.descriptor.concurrent_launches or 1
     busy, other, tensor = context.stream(), context.stream(), filled(context, 1)
     learnt(context)

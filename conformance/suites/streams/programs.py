@@ -59,7 +59,7 @@ _KINDS_OF_STREAM = ("", " (the default)", " (of high priority)")
 
 @dataclass
 class Tables:
-    """The streams, buffers and events that instructions use, by number."""
+    """Streams, buffers and events by number, which the instructions of a program use."""
 
     streams: dict[int, Any] = field(default_factory=dict)
     buffers: dict[int, torch.Tensor] = field(default_factory=dict)
@@ -127,7 +127,8 @@ class Model(State):
         return self.recorded.get(event, [None])[-1] if peer < 0 else peer
 
     def misuse(self, operands: Operands) -> str:
-        """Returns what is wrong with the streams and buffers of an instruction; empty if nothing is wrong."""
+        """Returns a text that says what is wrong with the streams and buffers of an instruction; empty if nothing is
+        wrong."""
         streams, buffers = places(operands), _numbers(operands, "buffer", "source", "target")
         if max(streams) >= len(self.streams) or max(buffers, default=0) >= BUFFERS * self.indices:
             return "uses a stream or buffer that does not exist"
@@ -167,7 +168,8 @@ class Model(State):
         return reduce(or_, (self.clocks[place] for place in places(operands)))
 
     def unseen(self, operands: Operands) -> list[int]:
-        """Returns the streams for which an instruction must wait before it may use its buffers."""
+        """Returns the streams for which an instruction must wait before it may use its buffers, because it would
+        otherwise conflict with their earlier work."""
         clock = self._before(operands)
         used = {*reads(operands), *writes(operands)}
         before = [self.writes[buffer] for buffer in used if buffer in self.writes]
@@ -175,7 +177,8 @@ class Model(State):
         return sorted({stream for stream, tick in before if clock[stream] < tick})
 
     def work(self, **operands: int) -> None:
-        """Adds to the model work on one stream, or a copy that uses two streams."""
+        """Adds to the model a kernel on one stream, or a copy that uses two streams; ``operands`` are the streams
+        and buffers."""
         on = places(operands)
         clock = self._before(operands) + Counter(on)
         for place in on:
@@ -319,7 +322,8 @@ def _two_buffers(model: Model, on: int, first: int, second: int, **_: int) -> tu
     covers=_WORK,
 )
 def step(run: Tables, on: int, buffer: int, number: int) -> None:
-    """Runs two kernels whose result depends on ``number`` and on the order in which steps run."""
+    """Runs two kernels on a buffer. Their result depends on ``number`` and on the order in which this operation and
+    others run."""
     with run.streams[on]:
         run.buffers[buffer].mul_(3).add_(number)
 
@@ -484,7 +488,8 @@ def let_go(run: Running, place: int) -> None:
 
 @operation
 def kept_waiting(run: Running, places: tuple[int, ...], held: str, seconds: float) -> None:
-    """Checks that streams do not finish while a stream that they wait for is blocked."""
+    """Waits for the given number of seconds, and checks that the streams at ``places`` do not finish while a stream
+    that they wait for is blocked. ``held`` names the blocked stream in the message of the failure."""
     must_wait(run.context, [run.streams[place] for place in places], held, seconds)
 
 
@@ -519,7 +524,8 @@ def goes_on(context: CaseContext, stream: Any, name: str) -> None:
 
 
 def must_wait(context: CaseContext, streams: Sequence[Any], held: str, seconds: float) -> None:
-    """Gives streams the given number of seconds to finish, and checks that none of them finishes."""
+    """Waits for the given number of seconds, and checks that none of the streams finishes in this time. ``held``
+    names the stream that is blocked, for the message of the failure."""
     early = comes_to_be(lambda: True in [stream.query() for stream in streams], seconds)
     for _ in streams:
         context.check(

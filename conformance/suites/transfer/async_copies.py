@@ -146,8 +146,8 @@ def _pinned(context: CaseContext, start: int) -> torch.Tensor:
 
 
 def _stand(context: CaseContext) -> tuple[torch.Tensor, torch.Tensor]:
-    """Returns a tensor on the device and a tensor on the host. Before that, runs each kind of work that the cases queue
-    once, because the first call of an op may do more than queue work."""
+    """Returns a tensor on the device and a tensor on the host for a case. Before that, runs once each kind of work
+    that the cases queue, because the first call of an op may do more than queue work."""
     there, host = torch.zeros(_SIZE, device=context.device), _pinned(context, 3)
     there.fill_(1).copy_(host, non_blocking=True).add_(1)
     host.copy_(there, non_blocking=True)

@@ -58,8 +58,8 @@ def _takes(context: CaseContext, *dtypes: torch.dtype) -> bool:
 
 
 def _of_its_storage(tensor: torch.Tensor) -> torch.Tensor:
-    """Returns the values of a tensor as a CPU tensor. The values are read by copying the whole storage as one
-    dimension."""
+    """Returns the values of a device tensor as a CPU tensor, without a strided copy: the whole storage is copied as
+    one dimension, and the values are read from that copy."""
     base = tensor.as_strided((tensor.untyped_storage().nbytes() // tensor.itemsize,), (1,), 0)
     return base.cpu().as_strided(tensor.size(), tensor.stride(), tensor.storage_offset())
 
@@ -175,7 +175,8 @@ def exactly_the_view(context: CaseContext, view: str, at: str) -> None:
 
 
 def _known(context: CaseContext, layout: str) -> tuple[GuardedTensor, GuardedTensor]:
-    """Returns equal tensors of known values on the CPU and on the device."""
+    """Returns two equal tensors in the given layout, one on the CPU and one on the device, with known bytes around
+    them."""
     values = torch.full(SHAPE, -1.0)
     here, there = torch.device("cpu"), context.device
     return context.guarded(values, layout, here), context.guarded(values, layout, there)

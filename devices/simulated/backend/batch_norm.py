@@ -15,7 +15,7 @@ _library: Final[Any] = torch.library.Library("aten", "IMPL")
 
 
 def register() -> None:
-    """Registers the kernels for the device."""
+    """Registers the kernels of this module for the simulated device."""
     for name, function in (
         ("batch_norm_stats", _stats),
         ("batch_norm_gather_stats_with_counts", _gather_stats),
@@ -31,7 +31,7 @@ def _other_dims(x: Tensor) -> list[int]:
 
 
 def _by_channel(values: Tensor, like: Tensor) -> Tensor:
-    """Returns the values of ``values``, one per channel, in a shape that broadcasts with the batch ``like``."""
+    """Returns ``values``, which has one value per channel, in a shape that broadcasts with the batch ``like``."""
     return values.view([1, -1] + [1] * (like.dim() - 2))
 
 
@@ -83,8 +83,8 @@ def _normalise(
 
 
 def _given(gradient: Tensor, x: Tensor) -> Tensor:
-    """Returns the gradient of the output. If a planted fault is on, the gradient is read as if it had the strides of
-    the input."""
+    """Returns the gradient of the output that the kernel uses. While a planted fault is on, the gradient is read as
+    if it had the strides of the input ``x``."""
     if native.on("distributed.batch_norm_reads_rows"):
         return gradient.as_strided(x.size(), x.stride())
     return gradient

@@ -61,7 +61,7 @@ def _boxed(graph: Any) -> Callable[..., Any]:
 
 
 class _Launch:
-    """Compiled code of one graph. A call queues the code on the current stream."""
+    """The compiled code of one graph. A call of the object queues the code on the current stream."""
 
     def __init__(self, compiled: Callable[..., Any], backward: bool) -> None:
         self._compiled, self._backward = compiled, backward
@@ -93,7 +93,7 @@ class _Launch:
         return [self._spoilt(each) for each in found]
 
     def _spoilt(self, output: Any) -> Any:
-        """Returns an output, changed by the planted faults that are on."""
+        """Returns an output of the graph, made wrong by the planted faults that are on."""
         if not isinstance(output, torch.Tensor):
             return output
         if native.on("compile.results_dense"):

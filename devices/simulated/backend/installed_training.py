@@ -18,7 +18,7 @@ _C: Any = torch._C
 
 
 class _WrongSecond(torch.autograd.Function):
-    """An autograd function for sinh without a second derivative, because the input is detached in backward."""
+    """An autograd function for sinh that has no second derivative, because the input is detached in backward."""
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
@@ -264,7 +264,7 @@ def _query_as_dense(query: torch.Tensor, key: torch.Tensor, mask: Any, causal: b
 
 def _after_attention(wrong: Callable[..., Any]) -> Callable[..., Any]:
     """Returns a kernel that calls scaled_dot_product_attention and passes the result through the function ``wrong``,
-    which spoils it."""
+    which makes it wrong."""
 
     def kernel(query: Any, key: Any, value: Any, mask: Any = None, *rest: Any, **named: Any) -> Any:
         op: Any = torch.ops.aten.scaled_dot_product_attention.default

@@ -91,5 +91,5 @@ def run_installer(function: Callable[[], Undo]) -> Undo:
 
 
 def without(key: str) -> Any:
-    """Returns a guard that excludes a dispatch key."""
+    """Returns a guard object. While the object exists, calls of ops skip the kernels of the given dispatch key."""
     return _C._ExcludeDispatchKeyGuard(_C.DispatchKeySet(getattr(_C.DispatchKey, key)))

@@ -61,7 +61,7 @@ def _order(index: int, handle: object) -> None:
 
 
 def register_when_imported() -> None:
-    """Registers the device with Dynamo: at once if Dynamo is loaded, otherwise when it is imported.
+    """Registers the device with Dynamo: immediately if Dynamo is loaded, otherwise when it is imported.
 
     Importing Dynamo takes seconds, so the function does not import it.
     """

@@ -84,7 +84,8 @@ def _copied(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _shared(storage: Any) -> tuple[Any, ...]:
-    """Returns the data that another process needs to map a storage, and keeps the storage alive for that process."""
+    """Returns the data that another process needs to map a storage, and keeps the storage allocated for that
+    process."""
     index, size = storage.device.index, storage.nbytes()
     if size == 0:
         return index, 0, None, 0, None

@@ -28,7 +28,8 @@ class Stream(torch.Stream):
         return made(cls, torch.device(native.NAME, index_of(device)), priority=priority)  # type: ignore[no-any-return]
 
     def wait_event(self, event: torch.Event) -> None:
-        """Makes work that is queued from now on wait for an event, which may be one of another process."""
+        """Makes work that is queued on the stream from now on wait for an event, which may be an event of another
+        process."""
         event.wait(self)
 
     @property
@@ -150,7 +151,8 @@ class _OwnEvent(torch.Event):
         return self._handle
 
     def record(self, stream: torch.Stream | None = None) -> None:
-        """Records the point that a stream has reached. The default is the current stream."""
+        """Makes the event complete when the work that is now queued on the stream has finished. The default is the
+        current stream."""
         chosen = stream or torch.accelerator.current_stream(native.NAME)
         super().record(chosen)
         if self._shared:
