@@ -353,7 +353,7 @@ def distinct(cases: Iterable[LayoutCase], operands: Sequence[Operand]) -> list[P
 
 @lru_cache(maxsize=4096)
 def covering(operands: tuple[Operand, ...], only: tuple[str, ...] | None) -> list[Placed]:
-    """Returns the cases of the covering set that give the tensors different geometries. If ``only`` is given, only
-    cases with these names are used. The result is cached, because many ops have samples of equal shapes."""
+    """Returns the layout cases that every plan uses, without those that place these tensors exactly as an earlier one
+    does. If ``only`` is given, only cases with these names are used. The result is cached, because many ops have samples of equal shapes."""
     cases = covering_set().cases
     return distinct((c for c in cases if only is None or c.id in only), operands)

@@ -132,7 +132,7 @@ class Exchange:
         if used < len(known):
             return self._answered(known[used], call, list(storages.values()))
         if self.closed:
-            why = "the call was not made: each round of calls led to new calls, because results are wrong"
+            why = "the call was not made: the check was given up, because wrong results of earlier calls led to new calls in each round"
             self._note(call, why, made=False)
             raise NotMade(why)
         again = self._before == (list(storages), views)

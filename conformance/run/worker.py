@@ -204,8 +204,8 @@ class Worker:
         return self.orders.out_of_time
 
     def run(self, item_id: str) -> tuple[ItemReport, list[str]]:
-        """Runs one item. Returns the report of the item, and lines of text about the cells that make the item fail. A
-        cell that ended a process before runs without the calls that ended it."""
+        """Runs one item. Returns the report of the item, and lines of text about the cells that make the item fail. If
+        a cell has ended a process earlier, it is run without the calls that ended the process."""
         lost, item = self.place.lost, self.items[item_id]
         report, lines = self.do(Task(item_id, lost=tuple(lost.all)))
         ended = []

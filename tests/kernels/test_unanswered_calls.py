@@ -63,7 +63,7 @@ def test_a_list_of_one_tensor_is_not_a_tensor() -> None:
 
 def test_after_the_last_round_a_further_call_has_no_answer() -> None:
     exchange = Exchange(torch.neg, "cpu", closed=True)
-    with pytest.raises(NotMade, match="each round of calls led to new calls"):
+    with pytest.raises(NotMade, match="led to new calls in each round"):
         exchange(exchange.marks.to_device(torch.ones(2)))
     assert exchange.planned == [] and len(exchange.unanswered) == 1
 

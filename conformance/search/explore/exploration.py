@@ -51,7 +51,8 @@ _TARGET = "conformance.search.explore.search_worker:serve"
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """A failure that random search found, with its script and the data that is needed to pin it.
+    """A failure that random search found, with its script and the data that is needed to pin it: to keep it as a
+    fixed example that every later run of the device checks again.
 
     A call has ``example``, ``call`` and ``layouts``. A program has ``program``, and ``text``, which describes the
     program and what is wrong. If a finding cannot be written as data, ``unpinnable`` says why. A finding that has

@@ -61,7 +61,7 @@ def judge_fake(evidence: AtenCalls, reference: ReferenceParts) -> Found:
         yield None if evidence.handed_back else Wrong("alias", "an input of the op", own)
     for call in evidence.calls:
         if call.raised is not None:
-            wrong: Wrong | None = raised(call.raised, "no exception of FakeTensor")
+            wrong: Wrong | None = raised(call.raised, "no exception from FakeTensor")
         elif call.fake is None:
             continue
         else:

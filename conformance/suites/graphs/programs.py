@@ -97,8 +97,8 @@ class Model(State):
         self.count = INPUTS
 
     def sees(self, stream: int) -> list[int]:
-        """Returns the values that a stream may use. If the stream is not an open side stream, these are the values of
-        the main stream."""
+        """Returns the numbers of the values that the next op on a stream may read: those of a side stream that is forked
+        and not joined yet, otherwise those of the main stream."""
         return self.sides[stream][0] if stream in self.sides else self.main
 
     def value(self, number: int, stream: int = 0) -> int:

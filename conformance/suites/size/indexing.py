@@ -256,7 +256,7 @@ def far_views(context: CaseContext, op: str, limit: int) -> None:
         x = prepared(context, count, limit)
         for first, length in parts(count, limit):
             values = value_at(torch.arange(first, first + length))
-            at = f"{length} of {count:,} elements, from {first:,}"
+            at = f"{length} of {count:,} elements, beginning at index {first:,}"
             found = context.from_device(call(x[first : first + length]))
             context.equal(found, call(values), READ, at)
         for start in (0, 3):

@@ -427,8 +427,16 @@ def earlier_record_is_waited_for(context: CaseContext) -> None:
         event.record(idle)
         context.check(context.ends(event), "the later record on an idle stream did not complete")
         own.release()
-        hold.waits(waiting, "the stream did not wait for the first record")
-    leaves(context, waiting, target, 7, "the stream did not see the work before the first record")
+        hold.waits(
+            waiting, "the stream did not wait for the work before the event's first record()"
+        )
+    leaves(
+        context,
+        waiting,
+        target,
+        7,
+        "the stream did not see the work before the event's first record()",
+    )
 
 
 @cases("streams.wait")
