@@ -82,10 +82,24 @@ _BACKWARD = frozenset({"autocast", "autograd", "locate", "nn", "optim"})
 #: Files that take longest. They come first: one that is begun when the others are done keeps one core alone.
 _LONGEST = (
     *("behaviour/test_faults.py", "strangers/test_first_day.py", "layout/test_whole_run.py"),
-    *("transcripts/test_transcripts.py", "isolation/test_runs.py", "layout/test_repro.py"),
+    *("isolation/test_runs.py", "autograd/test_gradients.py", "dashboard/test_pages.py"),
+    *("frame/test_children.py", "frame/test_pools.py", "vendor/test_installed.py"),
+    *("layout/test_repro.py", "plugin/test_runs.py", "dashboard/test_grid.py"),
+    *("plugin/test_exit_codes.py", "behaviour/test_scripts.py", "faults/test_layout_faults.py"),
+    *("opinfo/test_axes.py", "faults/test_simulated_faults.py", "mutation/test_mutation.py"),
+    *("test_architecture.py", "isolation/test_resume.py", "explore/test_runs.py"),
+    *("plugin/test_wrong_uses.py", "opinfo/test_specified.py", "devices/test_manifest_matching.py"),
+    *("behaviour/test_programs.py", "kernels/test_kernels.py", "layout/test_lazy.py"),
+    *("dashboard/test_first_screens.py", "plugin/test_inert.py", "behaviour/test_runs.py"),
+    *(
+        "kernels/test_unanswered_calls.py",
+        "isolation/test_other_checks_in_runs.py",
+        "bugs/test_bugs.py",
+    ),
+    *("transcripts/test_transcripts.py", "wording/test_wording.py", "coverage/test_data.py"),
     *("scale/test_hosts.py", "vendor/test_wheels.py", "minimise/test_repros.py"),
-    *("mutation/test_survivors.py", "bugs/test_bugs.py", "plugin/test_runs.py"),
-    *("explore/test_found_programs.py", "opinfo/test_axes.py", "forking/test_runs.py"),
+    *("mutation/test_survivors.py", "explore/test_found_programs.py", "forking/test_runs.py"),
+    *("coverage/test_measuring.py",),
 )
 
 

@@ -331,10 +331,8 @@ def test_faults_name_clauses_of_the_contract(loaded: Contract) -> None:
     assert {name for fault in FAULTS.values() for name in fault.clauses} <= loaded.clauses.keys()
 
 
-@pytest.mark.parametrize(
-    "command",
-    [page._SIMULATED_COMMAND, pytest.param(page._WRAPPED_COMMAND, marks=pytest.mark.slow)],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("command", [page._SIMULATED_COMMAND, page._WRAPPED_COMMAND])
 def test_the_command_on_the_page_switches_a_fault_on(command: str, tmp_path: Path) -> None:
     assert f"\n{command}\n" in markdown(contract.load())
     variable, _, rest = command.partition(" ")

@@ -126,6 +126,7 @@ def same_as_measured(units: Collection[str]) -> None:
     assert found.judged == kept, "python -m conformance.coverage measures the map again"
 
 
+@pytest.mark.slow
 def test_the_map_of_some_ops_and_cases_is_fresh() -> None:
     same_as_measured(FRESH)
 
@@ -137,6 +138,7 @@ def test_the_map_of_many_ops_is_fresh() -> None:
     same_as_measured(Random(7).sample(planned, 60))
 
 
+@pytest.mark.slow
 def test_torch_calls_what_is_said_to_be_called_inside_a_kernel_there() -> None:
     """The fast path of an encoder layer, of which the suite judges the result."""
     layer = torch.nn.TransformerEncoderLayer(8, 2, 16, batch_first=True, activation="gelu").eval()

@@ -14,9 +14,10 @@ from conformance.coverage.measuring import Noted, sets_values
 from conformance.coverage.observer import Observer, observed_calls
 from devices.cell import CallKey
 
-pytestmark = pytest.mark.skipif(
-    shutil.which("c++") is None, reason="the observer is compiled at first use"
-)
+pytestmark = [
+    pytest.mark.slow,  # compiling the observer takes half a minute
+    pytest.mark.skipif(shutil.which("c++") is None, reason="the observer is compiled at first use"),
+]
 CALL = CallKey(0, "contiguous")
 
 

@@ -66,7 +66,8 @@ def nothing_left(folder: Path) -> bool:
     return True
 
 
-@pytest.mark.parametrize("copies", [True, pytest.param(False, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("copies", [True, False])
 def test_the_answers_of_all_ranks_come_back_in_order(copies: bool) -> None:
     if not copies:
         use_copier(None)

@@ -26,7 +26,7 @@ outcome = "fail"
 kind = "device-bug"
 reason = "made up"
 """
-CONTRADICTION = BLOCK + BLOCK.replace('"fail"', '"crash"')
+CONTRADICTION = BLOCK + BLOCK.replace('"fail"', '"blocked"')
 
 
 def test_a_clean_op_exits_0(cache: Path, tmp_path: Path) -> None:
