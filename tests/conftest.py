@@ -114,8 +114,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_xdist_auto_num_workers() -> int:
-    """One more worker than cores: some tests wait for limits, and for hosts. With it, no core idles."""
-    return (len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1) + 1
+    """Two more workers than cores: some tests wait for limits, and for hosts. With them, no core idles."""
+    return (len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1) + 2
 
 
 @pytest.fixture(scope="session")

@@ -35,6 +35,7 @@ def seen(server: Server) -> dict[CellKey, Seen]:
     return server.run("", cells, HOLDS)
 
 
+@pytest.mark.slow
 def test_what_values_show_is_judged_and_the_rest_is_unsupported_by_declaration(
     seen: dict[CellKey, Seen],
 ) -> None:
@@ -54,6 +55,7 @@ def test_what_values_show_is_judged_and_the_rest_is_unsupported_by_declaration(
 
 
 @pytest.mark.parametrize("fault", ["streams.ignore_wait", "streams.reorder_tasks"])
+@pytest.mark.slow
 def test_broken_order_is_found_by_its_values(server: Server, fault: str) -> None:
     [found] = server.run(fault, [CellKey("streams.wait", "drawn", "")], HOLDS).values()
     assert found.outcome is Outcome.FAIL
@@ -69,6 +71,7 @@ def test_what_is_in_flight_is_not_judged_where_nothing_is_held(server: Server) -
 @pytest.mark.parametrize(
     "cell", ["allocator.record_stream::of_several", "transfer.pinned::part_not_reused"]
 )
+@pytest.mark.slow
 def test_of_two_streams_that_work_keeps_busy_the_one_let_go_ends_first(
     server: Server, cell: str
 ) -> None:

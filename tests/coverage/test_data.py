@@ -106,6 +106,7 @@ def test_each_overload_with_calls_of_its_own_is_judged_by_them() -> None:
         assert any(f"::aten.{name}" in cell for cell in judging.get(f"aten::{name}", ())), name
 
 
+@pytest.mark.slow
 def test_the_map_has_each_op_and_case_that_would_be_measured() -> None:
     """If not, one was added or removed since: python -m conformance.coverage"""
     planned = {unit for item in Measurement().items() if (unit := unit_of(item)) is not None}

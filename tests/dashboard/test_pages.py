@@ -44,6 +44,7 @@ def test_pages_have_no_serious_accessibility_finding(
             assert (address, serious) == (address, [])
 
 
+@pytest.mark.slow
 def test_axe_finds_what_is_planted(browser: Any, site: Path) -> None:
     with opened(browser, site, "index.html", bypass_csp=True) as page:
         page.evaluate("document.querySelector('main').append(document.createElement('button'))")

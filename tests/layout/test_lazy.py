@@ -29,6 +29,7 @@ def cells(ran: Path) -> dict[CellKey, CellResult]:
     return cells_of(ran)
 
 
+@pytest.mark.slow
 def test_what_is_about_strides_is_unsupported_by_declaration(
     cells: dict[CellKey, CellResult],
 ) -> None:
@@ -39,6 +40,7 @@ def test_what_is_about_strides_is_unsupported_by_declaration(
     }
 
 
+@pytest.mark.slow
 def test_everything_else_was_checked(cells: dict[CellKey, CellResult]) -> None:
     tried = [r for r in cells.values() if not r.message.startswith("by declaration: ")]
     assert len(tried) > 10
@@ -48,6 +50,7 @@ def test_everything_else_was_checked(cells: dict[CellKey, CellResult]) -> None:
     }
 
 
+@pytest.mark.slow
 def test_real_faults_are_found_and_expected(cells: dict[CellKey, CellResult]) -> None:
     assert (cells[PIXELS].outcome, cells[PIXELS].verdict) == (Outcome.FAIL, Verdict.EXPECTED)
     raised = cells[CellKey("layout.values", "sparse.sampled_addmm", "float32")]
@@ -76,6 +79,7 @@ def test_a_run_of_undeclared_clauses_alone_checks_nothing(fork: ForkServer, tmp_
     assert done.code == 3 and "all are unsupported by declaration" in done.text
 
 
+@pytest.mark.slow
 def test_a_repro_shows_the_fault(ran: Path, fork: ForkServer) -> None:
     repro = cells_of(ran)[PIXELS].repro
     assert repro is not None
@@ -131,6 +135,7 @@ for check in (fails_late, waits):
 """
 
 
+@pytest.mark.slow
 def test_what_a_case_left_behind_does_not_blame_the_next() -> None:
     """torch raises a late error of lazy tensors twice."""
     ran = subprocess.run(

@@ -14,11 +14,16 @@ WITNESS = ("-p", "tests.plugin.data.witness", "-p", "no:cacheprovider")
 @pytest.mark.parametrize(
     "arguments",
     [
-        ("tests/devices/test_verdicts.py",),
-        ("tests/devices/test_verdicts.py", "-n", "1"),
-        ("tests/layout", "tests/plugin", "--collect-only", "-q"),
+        pytest.param(("tests/devices/test_verdicts.py",), id="a file"),
+        pytest.param(
+            ("tests/devices/test_verdicts.py", "-n", "1"), id="a worker", marks=pytest.mark.slow
+        ),
+        pytest.param(
+            ("tests/layout", "tests/plugin", "--collect-only", "-q"),
+            id="collecting",
+            marks=pytest.mark.slow,
+        ),
     ],
-    ids=["a file", "a worker", "collecting"],
 )
 def test_a_run_of_other_tests_prints_no_section_of_ours(
     cache: Path, arguments: tuple[str, ...]

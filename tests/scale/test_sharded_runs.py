@@ -54,6 +54,7 @@ def test_the_shards_merged_are_the_undivided_run(
     assert load_run(tmp_path / "out").parsed.cells == load_run(whole).parsed.cells
 
 
+@pytest.mark.slow
 def test_repros_and_failures_come_along(
     whole: Path, shards: list[Path], tmp_path: Path, cache: Path
 ) -> None:
@@ -65,11 +66,13 @@ def test_repros_and_failures_come_along(
     assert "tril" in (tmp_path / "out" / "failures.md").read_text()
 
 
+@pytest.mark.slow
 def test_a_lone_shard_passes_no_gate(shards: list[Path], cache: Path) -> None:
     ran = run_conform("gate", str(shards[0]), cache=cache)
     assert ran.code == 2 and "only shard 1/3: join all shards with `conform merge`" in ran.text
 
 
+@pytest.mark.slow
 def test_every_shard_has_the_identity_cells(shards: list[Path]) -> None:
     for folder in shards:
         assert CellKey("layout.values", "add", "float32") in cells_of(folder)

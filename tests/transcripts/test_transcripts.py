@@ -32,15 +32,8 @@ def session(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> Session:
     return Session(play(tmp_path_factory.mktemp("everyday"), environment(cache)))
 
 
-#: The number of tasks at the start of the session that the fast tests take.
-FIRST = 1
-
-
-@pytest.mark.parametrize(
-    "task",
-    [*TASKS[:FIRST], *(pytest.param(task, marks=pytest.mark.slow) for task in TASKS[FIRST:])],
-    ids=lambda task: task.title,
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("task", TASKS, ids=lambda task: task.title)
 def test_a_task_is_answered_on_one_screen(task: Task, session: Session) -> None:
     screen = session.screen(task)
     answer = task.answer(screen)
