@@ -33,5 +33,5 @@ def test_a_replay_of_an_example_is_green(program: Path, device: str, tmp_path: P
     lines = done.stdout.splitlines()
     (fidelity,) = (each for each in lines if each.startswith("fidelity: "))
     exact, total, *_ = (int(each) for each in fidelity.split() if each.isdigit())
-    assert fidelity.endswith(f"distinct calls{APART.get(program.stem, '')}"), fidelity
+    assert fidelity.endswith(f"distinct calls exactly{APART.get(program.stem, '')}"), fidelity
     assert (exact == total) == (program.stem not in APART), fidelity
