@@ -63,7 +63,7 @@ def _coverage(run: Path | None, device: str | None, descriptor: Path | None) -> 
     ConformError if the device cannot be opened, or the run cannot be read."""
     import torch
 
-    from conformance.coverage.calls import call_map
+    from conformance.coverage.call_map import call_map
     from conformance.coverage.kernels import own_kernels
     from conformance.coverage.states import Coverage, cells_of, rows_of
     from conformance.plan.selection import find_descriptor

@@ -9,7 +9,7 @@ import tempfile
 from pathlib import Path
 
 from conformance.checks.scratch import delete_scratch, keep_scratch_in
-from conformance.coverage.calls import CALLS_FILE, encoded
+from conformance.coverage.call_map import CALLS_FILE, encoded
 from conformance.coverage.measure import measured
 from devices.files import write_whole
 

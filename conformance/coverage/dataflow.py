@@ -38,8 +38,8 @@ class LoggedCall:
 
 @dataclass(slots=True)
 class _Frame:
-    """A call that has begun and has not ended yet. ``hides`` is True if the calls inside it are made by its kernel and
-    must not be listed."""
+    """A call that is still running. ``hides`` is True if the calls that it makes come from its kernel, so that they are not
+    listed."""
 
     call: LoggedCall | None
     below: bool

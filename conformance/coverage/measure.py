@@ -19,7 +19,7 @@ from conformance.checks.cases.run_case import run_case
 from conformance.checks.cells import Recorder
 from conformance.checks.ops.context import OpContext, run_checks
 from conformance.contract import load
-from conformance.coverage.calls import MOST_REACHING, CallMap, judged_by
+from conformance.coverage.call_map import MOST_REACHING, CallMap, judged_by
 from conformance.coverage.dataflow import returns_or_writes_tensors
 from conformance.coverage.measuring import Noted
 from conformance.coverage.observer import Observer

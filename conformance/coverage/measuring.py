@@ -15,7 +15,7 @@ from torch.utils._pytree import tree_leaves
 from conformance.checks.call_hooks import Guard
 from conformance.checks.cells import CellRecord
 from conformance.checks.ops.modes import Mode
-from conformance.coverage.calls import judged_by
+from conformance.coverage.call_map import judged_by
 from conformance.coverage.dataflow import LoggedCall, used
 from conformance.coverage.observer import Observer
 from devices.cell import CallKey

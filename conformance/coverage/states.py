@@ -12,7 +12,7 @@ from typing import Final
 import msgspec
 from msgspec.structs import replace
 
-from conformance.coverage.calls import MOST_REACHING, CallMap
+from conformance.coverage.call_map import MOST_REACHING, CallMap
 from conformance.coverage.kernels import is_shared
 from conformance.coverage.reasons import reason_for
 from devices.cell import Outcome

@@ -246,7 +246,7 @@ class Exchange:
         args, kwargs = call.bind(values)
         try:
             self.reference(*args, **dict(kwargs))
-        except Exception:
+        except Exception:  # whatever it raises, it refuses the arguments too
             return NotImplementedError(f"refused by the reference as well: {text}")
         if not (self.is_op and _fake_refuses(self.reference, call)):
             self._note(call, f"{name}: {text}")
@@ -298,7 +298,7 @@ def _fake_refuses(reference: Callable[..., Any], call: Arguments) -> bool:
             reference(*args, **dict(kwargs))
         except NO_FAKE_ANSWER:
             return False  # FakeTensor cannot know
-        except Exception:
+        except Exception:  # any other exception is the op's own refusal of the arguments
             return True
     return False
 

@@ -233,8 +233,8 @@ class Judge:
     # -- faults of the kernel as a whole
 
     def _answers(self, exchange: Exchange) -> None:
-        """Adds a fault if the kernel returned no result for calls for which the reference returns one, whichever checks
-        made these calls."""
+        """Adds a fault if the kernel did not answer calls that the reference answers. It does not matter which checks made
+        the calls."""
         lacking = exchange.unanswered
         if not lacking:
             return

@@ -12,9 +12,9 @@ import msgspec
 from conformance.recordings.wire import RecordedCall, Recording
 from devices.cell import CellKey, Verdict
 from devices.files import write_whole
-from reports.calls import PASSING, CallOutcome, JudgedCall, outcome_of
 from reports.folder import CALLS_FILE, RECORDING_FILE
 from reports.model import CellResult
+from reports.replayed_calls import PASSING, CallOutcome, JudgedCall, outcome_of
 
 #: The most calls that the end of a run shows.
 _SHOWN: Final = 8

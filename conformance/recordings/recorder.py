@@ -137,8 +137,7 @@ class CallRecorder(TorchDispatchMode):
         kwargs: dict[str, Any],
         tensors: list[torch.Tensor],
     ) -> _Seen:
-        """Adds the record of a call that has not been made before. Raises NotEncodable if an argument cannot be
-        recorded."""
+        """Records a new call. Raises NotEncodable if an argument cannot be recorded."""
         numbers = iter(range(len(tensors)))
         write = partial(write_value, codecs=ARGUMENTS, tensor=lambda _: next(numbers))
         storages: dict[int, int] = {}

@@ -67,11 +67,11 @@ from opinfo.device import Device, Survey, is_foreign, open_device
 from opinfo.plan import Plan, plan_spec
 from opinfo.samples import SEED
 from reports import model
-from reports.calls import write_calls
 from reports.failures import write_failures
 from reports.folder import RECORD_FILE
 from reports.gate import GateResult, gate, number
 from reports.model import CellResult, PlanDocument, Provenance, by_declaration
+from reports.replayed_calls import write_calls
 from reports.run import write_run
 from reports.weights import use_of
 

@@ -19,10 +19,10 @@ from typing import Any
 import msgspec
 
 from devices.cell import CellKey
-from reports.calls import CallOutcome
 from reports.dashboard.axes import Axis, keys
 from reports.gate import Level
 from reports.model import Clause, Exclusion, write_file
+from reports.replayed_calls import CallOutcome
 from reports.status_letters import ABSENT, LETTERS
 
 FORMAT = 1

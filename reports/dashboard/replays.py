@@ -8,13 +8,13 @@ from dataclasses import dataclass
 
 from devices.cell import CellKey, Verdict
 from reports.advice import sentence, todo
-from reports.calls import PASSING, CallOutcome, JudgedCall, outcome_of, read_calls
 from reports.causes import Cause
 from reports.dashboard import documents
 from reports.dashboard.series import Series, slug
 from reports.folder import CALLS_FILE
 from reports.junit import clean
 from reports.model import CellResult, Clause, Run, RunError
+from reports.replayed_calls import PASSING, CallOutcome, JudgedCall, outcome_of, read_calls
 
 #: The order of the counts: what is right first, then the worst.
 ORDER = (*PASSING, *(each for each in CallOutcome if each not in PASSING))

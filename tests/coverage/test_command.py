@@ -11,7 +11,7 @@ import torch
 from click.testing import CliRunner, Result
 
 from conformance.cli import conform
-from conformance.coverage.calls import call_map
+from conformance.coverage.call_map import call_map
 from devices.cell import CellKey
 from reports.run import write_run
 from tests.reports.builders import PROVENANCE, passed, plan_document

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from conformance.contract import load
-from conformance.coverage.calls import CALLS_FILE, call_map, decoded, encoded, judged_by
+from conformance.coverage.call_map import CALLS_FILE, call_map, decoded, encoded, judged_by
 from conformance.coverage.kernels import overloads_of_aten, own_kernels
 from conformance.coverage.measure import Measurement, measured, unit_of
 from conformance.coverage.observer import observed_calls

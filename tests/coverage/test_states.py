@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from conformance.coverage import states
-from conformance.coverage.calls import CallMap, JudgedBy, JudgedByCases, decoded, encoded
+from conformance.coverage.call_map import CallMap, JudgedBy, JudgedByCases, decoded, encoded
 from conformance.coverage.reasons import Reason
 from conformance.coverage.states import Coverage, Row, State, cells_of, chosen, rows_of
 from devices.cell import CellKey, Outcome, Use

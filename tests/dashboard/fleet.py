@@ -13,8 +13,8 @@ import msgspec
 from conformance.contract import LEVELS, load
 from devices.cell import CellKey, Outcome, Seen, Verdict
 from devices.failure import Geometry, Kind
-from reports.calls import CallOutcome, JudgedCall, outcome_of, write_calls
 from reports.model import CellResult, PlanDocument, fold
+from reports.replayed_calls import CallOutcome, JudgedCall, outcome_of, write_calls
 from reports.run import write_run
 from tests.reports.builders import PROVENANCE, changed_result, failure
 

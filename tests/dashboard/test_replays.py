@@ -9,11 +9,11 @@ import lxml.html
 import msgspec
 import pytest
 
-from reports.calls import CallOutcome, read_calls, write_calls
 from reports.dashboard.build import Options, build
 from reports.dashboard.documents import RunDocument
 from reports.folder import CALLS_FILE
 from reports.model import RunError
+from reports.replayed_calls import CallOutcome, read_calls, write_calls
 from tests.dashboard import fleet
 from tests.dashboard.conftest import NOW
 from tests.dashboard.looking import visiting

@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple, Protocol
 
 import torch
 
-#: Programs that run for a mutant before it counts as equivalent: so many that run the mutated code, and at most so many in all.
+#: A mutant counts as equivalent after this many programs that run the mutated code. At most this many programs are tried.
 _REACHING: Final = 12
 _PROGRAMS: Final = 24
 #: Drawn programs whose steps do not fit each other, in a row, after which something must be wrong with the steps.

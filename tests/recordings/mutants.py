@@ -41,8 +41,8 @@ from opinfo.plan import plan_spec
 from opinfo.reference import StrideReference, forget_dispatches
 from opinfo.samples import probe, seed_everything
 from opinfo.shared_memory import blocks_of
-from reports.calls import CallOutcome, JudgedCall
 from reports.model import CellResult
+from reports.replayed_calls import CallOutcome, JudgedCall
 from tests.mutation.items import device
 from tests.mutation.kernels import TOOLS, Result, drawn_fault, facts_of_calls
 from tests.planting.calls import Effect, KernelCall

@@ -17,8 +17,8 @@ from conformance.recordings.wire import (
     Recording,
 )
 from devices.cell import CellKey, Outcome, Verdict
-from reports.calls import CallOutcome
 from reports.model import CellResult
+from reports.replayed_calls import CallOutcome
 
 CALL = RecordedCall(
     "aten.cos.default",

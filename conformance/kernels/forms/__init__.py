@@ -81,7 +81,7 @@ def reference_source(request: Request) -> Source:
 
 
 def is_custom_op(request: Request, kernel: Callable[..., Any]) -> bool:
-    """Returns True if a loaded kernel is a custom op of ``torch.library``, whichever way the request names it."""
+    """Returns True if a loaded kernel is a custom op of ``torch.library``, however the request names it."""
     found = hasattr(kernel, "_opoverload") or isinstance(kernel, (OpOverload, OpOverloadPacket))
     return request.form == CUSTOM_OP or found
 
