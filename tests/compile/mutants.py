@@ -1,4 +1,7 @@
-"""Wrong compilers: each changes one thing that torch.compile does, and names an op whose cell must notice."""
+"""Wrong compilers: each changes one thing that torch.compile does, and names an op whose cell must notice.
+
+Functions import the compiler when they are called: every worker of the tests collects this module, and few compile.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +13,7 @@ from typing import Any
 from unittest import mock
 
 import torch
-from functorch.compile import make_boxed_func, min_cut_rematerialization_partition
 from torch._decomp import decomposition_table
-from torch._dynamo.backends import registry
-from torch._dynamo.backends.common import aot_autograd
-from torch._functorch._aot_autograd import runtime_wrappers
 from torch._subclasses import fake_impls
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx import GraphModule, Node
@@ -47,6 +46,9 @@ def graphs(
     **options: Any,
 ) -> Iterator[None]:
     """Replaces the backend aot_eager by one that changes the graphs."""
+    from functorch.compile import make_boxed_func, min_cut_rematerialization_partition
+    from torch._dynamo.backends import registry
+    from torch._dynamo.backends.common import aot_autograd
 
     def compiler(change: Callable[[GraphModule], None] | None) -> Callable[..., Any]:
         def compiled(module: GraphModule, inputs: Sequence[Any]) -> Any:
@@ -72,6 +74,8 @@ def graphs(
 @contextmanager
 def around(change: Callable[..., Any]) -> Iterator[None]:
     """Replaces the backend by one whose compiled function is ``change(function, *inputs)``."""
+    from torch._dynamo.backends import registry
+
     original = registry.lookup_backend("aot_eager")
 
     def backend(module: Any, inputs: Any, **options: Any) -> Any:
@@ -227,6 +231,8 @@ def hinted_sizes(module: GraphModule) -> None:
 
 @contextmanager
 def views_copied(change: Callable[[torch.Tensor], torch.Tensor]) -> Iterator[None]:
+    from torch._functorch._aot_autograd import runtime_wrappers
+
     original = runtime_wrappers.gen_alias_from_base
 
     def made(*given: Any, **options: Any) -> Any:

@@ -327,13 +327,13 @@ _FEW = _drawn(ExpectedOutcome.FAIL, ExpectedOutcome.CRASH, ExpectedOutcome.HANG)
 _MANY = _drawn(ExpectedOutcome.FAIL)  # of several outcomes so many would conflict on every cell
 
 
-@settings(max_examples=400, deadline=None, derandomize=True, database=None)
+@settings(max_examples=200, deadline=None, derandomize=True, database=None)
 @given(st.lists(_FEW, max_size=8))
 def test_the_matcher_says_what_a_plain_search_says(drawn: list[Block]) -> None:
     _compare(drawn)
 
 
-@settings(max_examples=20, deadline=None, derandomize=True, database=None)
+@settings(max_examples=8, deadline=None, derandomize=True, database=None)
 @given(st.lists(_MANY, min_size=60, max_size=80), st.lists(_FEW, max_size=2))
 def test_many_blocks_are_matched_as_few_are(many: list[Block], few: list[Block]) -> None:
     _compare([*many, *few])

@@ -17,16 +17,28 @@ from conformance.checks.cases import pools
 from conformance.checks.cases.pools import end_pool, in_pool
 from conformance.checks.cases.processes import DeviceLocator
 from conformance.checks.cases.results import Result, group_failure
+from conformance.checks.child import use_copier
+from conformance.run.fork_client import ForkServer
 from tests.frame import ranks
 from tests.frame.test_children import nothing_left
 
 RANKS = 2
 
 
+@pytest.fixture(scope="module")
+def server() -> Iterator[ForkServer]:
+    found = ForkServer()
+    yield found
+    found.close()
+
+
 @pytest.fixture(autouse=True)
-def _no_pool_is_left() -> Iterator[None]:
+def _no_pool_is_left(server: ForkServer) -> Iterator[None]:
+    """Processes are forked from one that has loaded torch, as in a run: loading it takes a second each."""
+    use_copier(server)
     yield
     end_pool()
+    use_copier(None)
 
 
 def ran(function: Callable[..., Any], *arguments: Any, seconds: float = 60.0) -> list[Result]:
@@ -51,6 +63,7 @@ def test_a_failure_names_its_rank_and_ends_the_pool() -> None:
     assert {*pids()}.isdisjoint(first)
 
 
+@pytest.mark.slow
 def test_a_process_that_died_between_two_questions_is_replaced() -> None:
     first = pids()
     os.kill(first[1], signal.SIGKILL)

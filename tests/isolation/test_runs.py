@@ -249,6 +249,7 @@ def test_x_counts_a_crash(fork: ForkServer, tmp_path: Path) -> None:
     assert CellKey("layout.values", "sin", "float32") not in cells_of(tmp_path / "run")
 
 
+@pytest.mark.slow
 def test_workers_that_die_before_they_do_anything_end_the_run(
     fork: ForkServer, tmp_path: Path
 ) -> None:

@@ -29,8 +29,8 @@ reason = "made up"
 CONTRADICTION = BLOCK + BLOCK.replace('"fail"', '"blocked"')
 
 
-def test_a_clean_op_exits_0(cache: Path, tmp_path: Path) -> None:
-    ran = run_pytest(*GREEN, f"--results={tmp_path / 'run'}", cache=cache)
+def test_a_clean_op_exits_0(fork: ForkServer, tmp_path: Path) -> None:
+    ran = fork.pytest(*GREEN, f"--results={tmp_path / 'run'}")
     assert ran.code == 0 and "green (exit 0)" in ran.text
     # an item of the layout suite, of graphs, of dispatch, of autograd, and one of precision for each of three dtypes
     assert "8 passed" in ran.text

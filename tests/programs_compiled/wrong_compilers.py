@@ -6,8 +6,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch._dynamo.backends.common import aot_autograd
-from torch._functorch.aot_autograd import make_boxed_func
 
 Graph = Callable[..., Any]
 #: Takes the graph as a function and its arguments, and returns the outputs.
@@ -15,7 +13,10 @@ Run = Callable[[Graph, list[Any]], Sequence[Any]]
 
 
 def backend(forward: Run, backward: Run | None = None) -> Any:
-    """Returns a backend that runs graphs by ``forward``, and graphs of backward passes by ``backward``."""
+    """Returns a backend that runs graphs by ``forward``, and graphs of backward passes by ``backward``. The compiler is
+    imported here: every worker of the tests collects this module, and few compile."""
+    from torch._dynamo.backends.common import aot_autograd
+    from torch._functorch.aot_autograd import make_boxed_func
 
     def compiler(run: Run) -> Any:
         def compiled(graph: Any, inputs: Any) -> Any:
