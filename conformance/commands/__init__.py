@@ -45,6 +45,7 @@ _KINDS: Final[Mapping[str, Mapping[str, Any]]] = {
     "seconds": {"type": click.FloatRange(min=0.1)},
     "jobs": {"type": click.IntRange(1, 64)},
     "state": {"type": click.Choice(["judged", "reached", "never-called", "missing"])},
+    "event": {"type": click.Choice(["nightly", "periodic"])},
     "cause": {"type": click.Choice([each.value for each in CauseKind])},
 }
 _OPTIONS: Final = msgspec.toml.decode(

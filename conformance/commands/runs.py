@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from pathlib import Path
@@ -11,17 +12,20 @@ from typing import Any
 import click
 
 from conformance.commands import PATH, RUN, options, print_first, print_json
-from reports.crcr import payload, text_of
+from conformance.commands.relay import relay_report
+from devices.files import explained
+from reports.crcr import Inputs, inputs, text_of
 from reports.diff import as_data, as_text
 from reports.diff import diff as compare
-from reports.folder import check_folder
+from reports.folder import Interrupted, check_folder
 from reports.gate import ExitCode, number
 from reports.gate import gate as judge
 from reports.merged_folder import MISSING_FILE, join
-from reports.model import write_file
+from reports.model import RunError, write_file
 from reports.run import as_json as record_as_json
 from reports.run import load_run
 from reports.summary import publish, summarise
+from reports.triage import triage, triage_interrupted
 
 
 @click.command()
@@ -109,25 +113,55 @@ def merge(shards: tuple[Path, ...], output: Path, junitxml: Path | None) -> int:
 @click.command()
 @RUN
 @options("crcr")
-def crcr(run: Path, allow_improvements: bool, output: Path | None) -> int:
+def crcr(
+    run: Path,
+    allow_improvements: bool,
+    output: Path | None,
+    baseline: Path | None,
+    retry: Path | None,
+    as_inputs: bool,
+    **job: Any,
+) -> int:
     """Print a run for PyTorch's Cross-Repository CI Relay.
 
-    Prints the counts and the environment of the run in folder RUN as one line of JSON with less than 100 KiB. The line
-    is the input `test-results` of the relay's callback action. In GitHub Actions the line is also written to
-    $GITHUB_OUTPUT as `test-results`, together with `conclusion` (success or failure). Exits 0 for green and red runs,
-    because only `conform gate` fails for red runs; exits 4 if the run cannot be read.
+    Prints the counts and the environment of the run in folder RUN as one line of JSON with less than 100 KiB: the input
+    `test-results` of the relay's callback action. In GitHub Actions, every input of the action that is about the run is
+    written to $GITHUB_OUTPUT under its name: also the conclusion (success or failure), the failing cells, and a verdict
+    on why the run is not green. A shard is judged by its own cells. Exits 0 for green and red runs, because only
+    `conform gate` fails for red runs; exits 2 for a run that has no end, and 4 if the run cannot be read.
     """
-    found = payload(judge(load_run(run), allow_improvements=allow_improvements))
-    text = text_of(found)
+    report = relay_report(job, os.environ)
+    try:
+        loaded = load_run(run)
+    except Interrupted as error:
+        verdict = triage_interrupted(str(error), report.job)
+        made = Inputs("failure", triage=text_of(verdict), **report.about_the_job)
+        _write_outputs(made)
+        raise
+    judged = judge(
+        loaded, allow_improvements=allow_improvements, partial=loaded.provenance.is_shard
+    )
+    earlier, second = (load_run(each) if each is not None else None for each in (baseline, retry))
+    verdict_of_run = triage(judged, report.job, earlier, second)
+    made = inputs(judged, verdict_of_run, **report.about_the_job)
+    text = json.dumps(made.by_name(), indent=2) if as_inputs else made.results
     if output is None:
         click.echo(text)
     else:
         write_file(output, f"{text}\n".encode())
-    if into := os.environ.get("GITHUB_OUTPUT"):
-        lines = f"test-results={text}\nconclusion={found.conclusion}\n"
-        with Path(into).open("a", encoding="utf-8") as stream:  # steps of a job append to it
-            stream.write(lines)
+    _write_outputs(made)
     return 0
+
+
+def _write_outputs(made: Inputs) -> None:
+    """Adds the inputs to the file that $GITHUB_OUTPUT names, if there is one, as outputs of the step."""
+    if into := os.environ.get("GITHUB_OUTPUT"):
+        lines = "".join(f"{name}={value}\n" for name, value in made.by_name().items() if value)
+        with (
+            explained(RunError, f"$GITHUB_OUTPUT ({into})", "cannot be written"),
+            Path(into).open("a", encoding="utf-8") as stream,  # steps of a job append to it
+        ):
+            stream.write(lines)
 
 
 @click.command()
