@@ -45,6 +45,7 @@ _KINDS: Final[Mapping[str, Mapping[str, Any]]] = {
     "seconds": {"type": click.FloatRange(min=0.1)},
     "jobs": {"type": click.IntRange(1, 64)},
     "state": {"type": click.Choice(["judged", "reached", "never-called", "missing"])},
+    "skip-list": {"type": click.Choice(["python", "yaml", "json", "plain"])},
     "event": {"type": click.Choice(["nightly", "periodic"])},
     "cause": {"type": click.Choice([each.value for each in CauseKind])},
 }

@@ -28,6 +28,7 @@ from opinfo.plan import plan_spec
 from reports.advice import TRIAGE, drafts
 from reports.causes import causes_of
 from reports.gate import ExitCode, number
+from reports.junit import one_line
 from reports.model import evidence_of, write_file
 from reports.run import load_run
 
@@ -253,6 +254,67 @@ def update(
         given.write(read.path, done.text)
     _report(done, read.path, written=written)
     return ExitCode.REGRESSION if done.floors or (check and changed) else ExitCode.GREEN
+
+
+@manifest.command("import")
+@click.argument("file", type=PATH)
+@click.argument("runs", nargs=-1, required=True, type=PATH, metavar="RUN RUN2")
+@_with_manifest_options
+@options("import")
+def import_list(given: Given, file: Path, format_name: str | None, dry_run: bool) -> int:
+    """Add the failures that another suite's skip list names to a manifest.
+
+    FILE is a skip list: a dictionary in Python as in torch-xpu-ops, a configuration of torch-spyre in YAML, disabled
+    tests in JSON as in torch_npu, or a plain list with one test, operator or cell per line. RUN and RUN2 are two runs of
+    one plan. Of the cells that FILE is about, those that fail in both runs are added, with `triage:` and the
+    explanation of FILE as the draft of a reason. Cells that pass are not added, and entries about no planned cell are
+    listed.
+    """
+    from devices.lifecycle.skip_lists import cells_of, read_skip_list, reason_of, unmatched_hint
+    from devices.lifecycle.text import unified
+    from devices.lifecycle.update import Cause
+    from devices.lifecycle.update import update as bring_up_to_date
+
+    entries = read_skip_list(file, format_name)
+    read = given.read_manifest(may_be_new=True)
+    planned = list(dict.fromkeys(key for run in given.evidence for key in run.planned))
+    last = given.last
+    assert last is not None  # click requires a run
+    device = given.descriptor.torch_type if given.descriptor is not None else ""
+    matched = cells_of(entries, planned, {last.provenance.device, device} - {""})
+    failing = {key for key, result in last.results.items() if result.verdict is Verdict.REGRESSION}
+    drafts = {
+        cell: f"{TRIAGE} {reason_of(entry, file.name)}"
+        for cell, entry in matched.cells.items()
+        if cell in failing
+    }
+    done = bring_up_to_date(
+        read.text,
+        read.manifest,
+        given.evidence,
+        date.today(),
+        cause=Cause(f"{TRIAGE} {file.name} skips it"),
+        drafts=drafts,
+        wanted=drafts.__contains__,
+        dtypes=given.dtypes(),
+    )
+    if done.text != read.text:
+        click.echo("\n".join(unified(read.text, done.text, str(read.path))))
+        if not dry_run:
+            given.write(read.path, done.text)
+    _report(done, read.path, written=not dry_run)
+    passing = len(matched.cells) - len(drafts)
+    click.echo(
+        f"{file}: {number(len(entries), 'entry', 'entries')}, about {number(len(matched.cells), 'planned cell')}; "
+        f"{passing:,} of these do not fail unexpectedly and were not added"
+    )
+    if matched.unmatched:
+        count = number(len(matched.unmatched), "entry is", "entries are")
+        click.echo(f"{count} about no planned cell:")
+        print_first(
+            f"{one_line(entry.name)}{unmatched_hint(entry, planned)}" for entry in matched.unmatched
+        )
+    return ExitCode.GREEN
 
 
 @manifest.command()
