@@ -23,6 +23,7 @@ from conformance.commands.contract import contract, freeze_levels
 from conformance.commands.coverage import coverage
 from conformance.commands.devices import devices, init
 from conformance.commands.examples import minimise, pin
+from conformance.commands.issue import issue
 from conformance.commands.kernels import kernels
 from conformance.commands.locate import locate
 from conformance.commands.manifest import manifest
@@ -175,8 +176,8 @@ def _kept_in_the_cache(arguments: Iterable[str]) -> Iterator[str]:
 
 
 for command in (
-    *(contract, coverage, crcr, dashboard, devices, diff, freeze_levels, gate, init, kernels),
-    *(locate, manifest, merge, minimise, pin, precision, record, results),
+    *(contract, coverage, crcr, dashboard, devices, diff, freeze_levels, gate, init, issue),
+    *(kernels, locate, manifest, merge, minimise, pin, precision, record, results),
 ):
     conform.add_command(command)
 

@@ -17,6 +17,7 @@ from devices.files import explained
 from reports.crcr import Inputs, inputs, text_of
 from reports.diff import as_data, as_text
 from reports.diff import diff as compare
+from reports.error_ratios import error_ratios, errors_as_data, errors_as_text
 from reports.folder import Interrupted, check_folder
 from reports.gate import ExitCode, number
 from reports.gate import gate as judge
@@ -72,13 +73,20 @@ def results(run: Path, as_json: bool, verbose: bool) -> None:
 @click.argument("before", type=PATH)
 @click.argument("after", type=PATH)
 @options("diff")
-def diff(before: Path, after: Path, as_json: bool, limit: int) -> int:
+def diff(before: Path, after: Path, as_json: bool, limit: int, errors: bool) -> int:
     """Compare two runs.
 
     Lists the cells that newly fail, are fixed, newly crash, are missing, or have a different expectation. BEFORE and
     AFTER are results folders, of one device or of two. Exits 1 if a cell newly fails, newly crashes or is missing, else
-    0; 4 if a run cannot be read.
+    0; 4 if a run cannot be read. With --errors, compares the numerical errors of ops instead, and exits 0.
     """
+    if errors:
+        ratios = error_ratios(load_run(before), load_run(after))
+        if as_json:
+            print_json(errors_as_data(ratios))
+        else:
+            click.echo(errors_as_text(ratios, limit=limit))
+        return ExitCode.GREEN
     found = compare(load_run(before), load_run(after))
     if as_json:
         print_json(as_data(found))
