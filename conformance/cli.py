@@ -19,6 +19,7 @@ from typing import Any, Final
 import click
 
 from conformance.checks.scratch import keep_tools_in
+from conformance.commands.bundle import bundle
 from conformance.commands.contract import contract, freeze_levels
 from conformance.commands.coverage import coverage
 from conformance.commands.devices import devices, init
@@ -176,7 +177,7 @@ def _kept_in_the_cache(arguments: Iterable[str]) -> Iterator[str]:
 
 
 for command in (
-    *(contract, coverage, crcr, dashboard, devices, diff, freeze_levels, gate, init, issue),
+    *(bundle, contract, coverage, crcr, dashboard, devices, diff, freeze_levels, gate, init, issue),
     *(kernels, locate, manifest, merge, minimise, pin, precision, record, results),
 ):
     conform.add_command(command)

@@ -14,6 +14,7 @@ import click
 from conformance.commands import PATH, RUN, options, print_first, print_json
 from conformance.commands.relay import relay_report
 from devices.files import explained
+from reports.bundle import as_folders
 from reports.crcr import Inputs, inputs, text_of
 from reports.diff import as_data, as_text
 from reports.diff import diff as compare
@@ -178,13 +179,14 @@ def _write_outputs(made: Inputs) -> None:
 def dashboard(runs: tuple[Path, ...], output: Path, **given: Any) -> None:
     """Build a static site from results folders.
 
-    The site has an overview, grids, cells, comparisons and trends. Each RUN is the folder given to --results, or a
-    folder of such folders. If a run is partial, incomplete or empty, the command says why, exits 2 and does not change
+    The site has an overview, grids, cells, comparisons and trends. Each RUN is the folder given to --results, a bundle
+    (see `conform bundle`), or a folder of such folders and bundles. If a run is partial, incomplete or empty, the command says why, exits 2 and does not change
     the site. Exits 4 if a run's files cannot be read or were edited.
     """
     from reports.dashboard.build import Options, build
 
-    made = build(runs, output, Options(**given))
+    with as_folders(runs) as folders:
+        made = build(folders, output, Options(**given))
     for refusal in made.refused:
         click.echo(f"skipped: {refusal}", err=True)
     click.echo(
