@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import astuple, dataclass
 from enum import IntEnum
 from pathlib import PurePath
+from typing import Final
 
 import msgspec
 
@@ -39,6 +40,10 @@ class ExitCode(IntEnum):
         """The name of the exit code in one or two words. The name ``red`` also stands for a run that has unexpected
         passes but no regression."""
         return "red" if self is ExitCode.REGRESSION else self.name.lower().replace("_", " ")
+
+
+#: The flaky cells that the remarks name.
+_NAMED: Final = 8
 
 
 @dataclass(slots=True)
@@ -212,6 +217,7 @@ def gate(
         notes += (
             f"importing the device's module {left}. The suite undoes these side effects for samples, references and checks.",
         )
+    notes += tuple(_quarantine([run.results[cell] for cell in cells if cell in run.results]))
     return GateResult(
         run,
         code,
@@ -242,6 +248,15 @@ def _unexpected(run: Run, new: Sequence[CellResult], *, allow_improvements: bool
             f"{_better(run, better)}: `conform manifest update {shlex.quote(str(run.folder))}` updates the "
             "list, `conform gate --allow-improvements` accepts the run as it is"
         )
+
+
+def _quarantine(results: Iterable[CellResult]) -> Iterable[str]:
+    """Yields remarks on the cells that a block of the manifest allows to be flaky, so that nobody forgets them."""
+    flaky = [result for result in results if result.verdict is Verdict.FLAKY]
+    for result in flaky[:_NAMED]:
+        yield f"quarantine: {result.key}: {result.why}"
+    if (more := len(flaky) - _NAMED) > 0:
+        yield f"quarantine: {number(more, 'more flaky cell')}"
 
 
 def _better(run: Run, results: Sequence[CellResult]) -> str:

@@ -20,7 +20,7 @@ from devices import registry, torch_version
 from devices.cell import CellKey, Verdict
 from devices.descriptor import DTYPES, Descriptor, common_facts
 from devices.errors import ConformError, suggestion
-from devices.manifest import CauseKind, Known, Manifest
+from devices.manifest import Block, CauseKind, ExpectedOutcome, Known, Manifest
 from devices.pinned import read_pinned
 from devices.torch_version import require_torch
 from opinfo.layouts import covering_set
@@ -321,6 +321,72 @@ def import_list(given: Given, file: Path, format_name: str | None, dry_run: bool
 @click.argument("cell")
 @options("runs")
 @_with_manifest_options
+@options("quarantine")
+def quarantine(
+    given: Given,
+    cell: str,
+    until: str,
+    reason: str,
+    min_pass_rate: float,
+    issue: str | None,
+    dry_run: bool,
+) -> int:
+    """Let a flaky cell pass or fail until a date.
+
+    CELL is written as in reports, such as 'streams.wait::wait_event'. A block with the outcome `flaky` is added for this
+    cell alone. Until the date, the cell does not turn the gate red unless it crashes or passes too rarely, and the gate's
+    summary lists it. After the date, its failures are regressions again.
+    """
+    from devices.lifecycle.text import Editing, unified
+    from devices.verdicts import Matcher, conflict_text
+
+    last = _date("--until", until)
+    stated = _cause(False, reason=reason, kind=None, issue=issue, expires=None)
+    assert stated is not None  # --reason is required
+    if last < date.today():
+        raise click.UsageError(f"--until {until} has passed; expected today or a later day")
+    key = known_cell(cell, (name for run in given.evidence for name in run.planned))
+    read = given.read_manifest(may_be_new=True)
+    block = Block(
+        line=0,
+        clause=(key.clause,),
+        op=(key.unit,),
+        dtype=(key.dtype,) if key.dtype else ("*",),
+        variant=(key.variant,),
+        outcome=ExpectedOutcome.FLAKY,
+        min_pass_rate=min_pass_rate,
+        reason=stated.reason,
+        issue=stated.issue,
+        expires=last,
+    )
+    active = read.manifest.active(given.facts())
+    decided = Matcher(active).match(key).expectation
+    for old in decided.deciding if decided is not None else ():
+        if old.outcome is ExpectedOutcome.FLAKY:
+            raise ConformError(
+                f"{old.where}: this block already allows {key} to be flaky until {old.expires}: change its date there"
+            )
+    match = Matcher(dataclasses.replace(active, blocks=(*active.blocks, block))).match(key)
+    if match.conflict is not None:
+        raise ConformError(conflict_text(match.conflict, key))
+    editing = Editing(read.text, read.manifest)
+    editing.insert(block)
+    text = editing.text()
+    click.echo("\n".join(unified(read.text, text, str(read.path))))
+    if not dry_run:
+        given.write(read.path, text)
+    days = (last - date.today()).days
+    click.echo(
+        f"{read.path}: {key} may pass or fail for {number(days + 1, 'day')}"
+        f"{' (nothing was written)' if dry_run else ''}"
+    )
+    return ExitCode.GREEN
+
+
+@manifest.command()
+@click.argument("cell")
+@options("runs")
+@_with_manifest_options
 def explain(given: Given, cell: str) -> int:
     """Explain what is expected of a cell, and why.
 
@@ -404,13 +470,17 @@ def _cause(triage: bool, reason: str | None, **more: str | None) -> Cause | None
         )
     if issue is not None and not re.fullmatch(r"https?://[^\s/]+\S*", issue):
         raise click.UsageError(f"--issue {issue!r} is not a URL: write the full address")
+    last = _date("--expires", expires) if expires is not None else None
+    return Cause(reason.strip(), CauseKind(kind) if kind else None, issue, last)
+
+
+def _date(option: str, text: str) -> date:
     try:
-        last = date.fromisoformat(expires) if expires is not None else None
+        return date.fromisoformat(text)
     except ValueError:
         raise click.UsageError(
-            f"--expires {expires!r} is not a date: write a date in the form 2027-03-01"
+            f"{option} {text!r} is not a date: write a date in the form 2027-03-01"
         ) from None
-    return Cause(reason.strip(), CauseKind(kind) if kind else None, issue, last)
 
 
 def _selection(
