@@ -13,7 +13,9 @@ import click
 
 from conformance.commands import PATH, RUN, options, print_first, print_json
 from conformance.commands.relay import relay_report
+from devices.cell import CellKey
 from devices.files import explained
+from devices.must_pass import promised
 from reports.bundle import as_folders
 from reports.crcr import Inputs, inputs, text_of
 from reports.diff import as_data, as_text
@@ -23,7 +25,7 @@ from reports.folder import Interrupted, check_folder
 from reports.gate import ExitCode, number
 from reports.gate import gate as judge
 from reports.merged_folder import MISSING_FILE, join
-from reports.model import RunError, write_file
+from reports.model import Run, RunError, write_file
 from reports.run import as_json as record_as_json
 from reports.run import load_run
 from reports.summary import publish, summarise
@@ -33,19 +35,36 @@ from reports.triage import triage, triage_interrupted
 @click.command()
 @RUN
 @options("gate")
-def gate(run: Path, allow_improvements: bool, against: Path | None, verbose: bool) -> int:
+def gate(
+    run: Path,
+    allow_improvements: bool,
+    against: Path | None,
+    must_pass: Path | None,
+    verbose: bool,
+) -> int:
     """Exit 0 only if a run is complete and free of regressions.
 
     RUN is the folder given to --results, or its record, run.conform. Exits 1 for regressions and for cells that pass
     although the manifest lists them as failing, 2 for an incomplete, interrupted, partial or empty run, 3 if nothing
     could be checked, 4 if the run's files cannot be read or were edited.
     """
+    loaded = load_run(run)
     baseline = load_run(against) if against is not None else None
-    result = judge(load_run(run), allow_improvements=allow_improvements, against=baseline)
+    listed = _listed(must_pass, loaded)
+    result = judge(
+        loaded, allow_improvements=allow_improvements, against=baseline, must_pass=listed
+    )
     click.echo(summarise(result, styled=_coloured(), verbosity=int(verbose)))
     for line in publish(result, os.environ):
         click.echo(line)
     return result.exit_code
+
+
+def _listed(must_pass: Path | None, run: Run) -> frozenset[CellKey] | None:
+    """Returns the planned cells that a must-pass list names; None if no list is given."""
+    if must_pass is None:
+        return None
+    return promised(must_pass, run.parsed.clauses.keys(), run.parsed.cells)
 
 
 def _coloured() -> bool:
@@ -128,6 +147,7 @@ def crcr(
     output: Path | None,
     baseline: Path | None,
     retry: Path | None,
+    must_pass: Path | None,
     as_inputs: bool,
     **job: Any,
 ) -> int:
@@ -148,7 +168,10 @@ def crcr(
         _write_outputs(made)
         raise
     judged = judge(
-        loaded, allow_improvements=allow_improvements, partial=loaded.provenance.is_shard
+        loaded,
+        allow_improvements=allow_improvements,
+        partial=loaded.provenance.is_shard,
+        must_pass=_listed(must_pass, loaded),
     )
     earlier, second = (load_run(each) if each is not None else None for each in (baseline, retry))
     verdict_of_run = triage(judged, report.job, earlier, second)
