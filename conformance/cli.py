@@ -24,6 +24,7 @@ from conformance.commands.contract import contract, freeze_levels
 from conformance.commands.coverage import coverage
 from conformance.commands.devices import devices, init
 from conformance.commands.examples import minimise, pin
+from conformance.commands.history import history
 from conformance.commands.issue import issue
 from conformance.commands.kernels import kernels
 from conformance.commands.locate import locate
@@ -177,7 +178,20 @@ def _kept_in_the_cache(arguments: Iterable[str]) -> Iterator[str]:
 
 
 for command in (
-    *(bundle, contract, coverage, crcr, dashboard, devices, diff, freeze_levels, gate, init, issue),
+    *(
+        bundle,
+        contract,
+        coverage,
+        crcr,
+        dashboard,
+        devices,
+        diff,
+        freeze_levels,
+        gate,
+        history,
+        init,
+        issue,
+    ),
     *(kernels, locate, manifest, merge, minimise, pin, precision, record, results),
 ):
     conform.add_command(command)
