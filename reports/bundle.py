@@ -10,6 +10,7 @@ who made a bundle. The SHA-256 of the whole bundle can be published or signed fo
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import tempfile
 import zipfile
@@ -247,8 +248,10 @@ def unpacked(path: Path) -> Iterator[tuple[Path, BundleIndex, list[str]]]:
         folder = Path(temporary) / (path.name.removesuffix(SUFFIX) or "bundle")
         folder.mkdir()
         try:
-            with explained(BundleError, path, "cannot be read"), zipfile.ZipFile(path) as archive:
-                index, problems = _unpack(archive, folder, path)
+            with explained(BundleError, path, "cannot be read"):
+                raw = io.BytesIO(read_regular(path, _MOST_BYTES))
+                with zipfile.ZipFile(raw) as archive:
+                    index, problems = _unpack(archive, folder, path)
         except (zipfile.BadZipFile, zipfile.LargeZipFile, EOFError, NotImplementedError) as error:
             raise BundleError(
                 f"{path}: expected a bundle, found a file that is no zip file or is damaged: {error}"

@@ -67,7 +67,9 @@ def call(*arguments: object) -> Result:
     return made
 
 
-@pytest.mark.parametrize("cause", ["1", str(ADD), str(ADD_INT)])
+@pytest.mark.parametrize(
+    "cause", ["1", *(pytest.param(str(each), marks=pytest.mark.slow) for each in (ADD, ADD_INT))]
+)
 def test_the_report_has_everything_that_a_reader_needs(run: Path, cause: str) -> None:
     script(run, "0001.py")
     made = call(cause, "--run", run)
@@ -84,6 +86,7 @@ def test_the_report_has_everything_that_a_reader_needs(run: Path, cause: str) ->
     assert "FAIL: expected 2, found 3" in text and "raise SystemExit(1)" in text
 
 
+@pytest.mark.slow
 def test_neither_the_host_nor_the_device_is_named(run: Path) -> None:
     script(run, "0001.py")
     text = call("1", "--run", run).stdout
@@ -94,7 +97,7 @@ def test_neither_the_host_nor_the_device_is_named(run: Path) -> None:
     ("text", "says"),
     [
         ('print("PASS")\n', "exits with status 0 in a new process (PASS)"),
-        ("raise SystemExit(2)\n", "exits with status 2"),
+        pytest.param("raise SystemExit(2)\n", "exits with status 2", marks=pytest.mark.slow),
         ("import nosuchmodule\n", "exits with status 1 in a new process (ModuleNotFoundError"),
     ],
 )
@@ -122,6 +125,7 @@ def test_an_expected_failure_can_be_reported_too(run: Path) -> None:
     assert made.exit_code == 0 and str(QUERY) in made.stdout
 
 
+@pytest.mark.slow
 def test_a_script_that_is_too_long_for_an_issue_is_left_out(run: Path) -> None:
     script(run, "0001.py", FAILS + "#" * 70_000)
     text = call("1", "--run", run).stdout
@@ -139,6 +143,7 @@ def test_hostile_texts_cannot_add_formatting(tmp_path: Path) -> None:
     assert "<script>" not in html and html.count("<h1>") == 1 and html.count("</details>") == 1
 
 
+@pytest.mark.slow
 def test_the_draft_can_be_written_to_a_file(run: Path, tmp_path: Path) -> None:
     script(run, "0001.py")
     made = call("1", "--run", run, "-o", tmp_path / "draft.md")
@@ -170,6 +175,7 @@ def test_a_pass_that_was_not_expected_is_no_bug(tmp_path: Path) -> None:
     assert made.exit_code == 4 and "is no failure" in made.stderr
 
 
+@pytest.mark.slow
 def test_a_script_that_does_not_end_is_stopped(tmp_path: Path) -> None:
     (tmp_path / "a.py").write_text("while True: pass\n", encoding="utf-8")
     again = repeat_alone(tmp_path / "a.py", seconds=0.3)

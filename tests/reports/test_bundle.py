@@ -286,6 +286,7 @@ def test_a_wrong_use_is_one_message(run: Path, monkeypatch: pytest.MonkeyPatch, 
     assert made.exit_code != 0 and not (run.parent / "x.zip").exists()
 
 
+@pytest.mark.slow
 def test_the_dashboard_is_built_from_bundles_as_from_runs(tmp_path: Path) -> None:
     whole = tmp_path / "whole"
     write_run(whole, plan_document(), {c: passed(c) for c in results()}, PROVENANCE)

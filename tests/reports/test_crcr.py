@@ -89,7 +89,7 @@ def test_a_failing_cell_is_described_as_in_the_junit_files() -> None:
 def many(count: int) -> Run:
     """A run in which many cells fail, for two causes, with long messages."""
     cells = tuple(CellKey("layout.values", f"op{n}", "float32") for n in range(count))
-    made = [failed(c, message=f'a "quoted" \N{SNOWMAN} {"x" * 900}\n' * 3) for c in cells]
+    made = [failed(c, message=f'a "quoted" \N{SNOWMAN} {"x" * 200}\nline 2') for c in cells]
     other = failed(cells[-1], raises="RuntimeError", failure=None, said="broken", note="broken")
     return a_run(*made[:-1], other, cells=cells)
 
