@@ -27,7 +27,7 @@ class _BundleGroup(click.Group):
         return super().parse_args(ctx, args)
 
     def format_usage(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        formatter.write_usage(ctx.command_path, "RUN -o FILE")
+        formatter.write_usage(ctx.command_path, "RUN -o FILE [--redact]")
         formatter.write_usage(ctx.command_path, "verify FILE [--json]")
 
 
@@ -36,8 +36,8 @@ def bundle() -> None:
     """Pack a run into one file that a third party can check.
 
     `conform bundle RUN -o FILE` packs the record of a run, its JUnit files, the manifest with its reasons, the
-    environment, the plan and the repro scripts, with checksums. `conform bundle verify FILE` checks such a file; neither
-    torch nor the device is needed.
+    environment, the plan and the repro scripts, with checksums. --redact leaves out the host's name and the device's
+    uuid. `conform bundle verify FILE` checks such a file; neither torch nor the device is needed.
     """
 
 
