@@ -173,8 +173,15 @@ def crcr(
         partial=loaded.provenance.is_shard,
         must_pass=_listed(must_pass, loaded),
     )
-    earlier, second = (load_run(each) if each is not None else None for each in (baseline, retry))
-    verdict_of_run = triage(judged, report.job, earlier, second)
+    try:
+        earlier, second = (
+            load_run(each) if each is not None else None for each in (baseline, retry)
+        )
+        verdict_of_run = triage(judged, report.job, earlier, second)
+    except RunError:
+        # The relay gets the counts even if there is nothing to compare them with.
+        _write_outputs(inputs(judged, None, **report.about_the_job))
+        raise
     made = inputs(judged, verdict_of_run, **report.about_the_job)
     text = json.dumps(made.by_name(), indent=2) if as_inputs else made.results
     if output is None:

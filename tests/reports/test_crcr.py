@@ -119,6 +119,8 @@ def test_a_green_run_sends_its_counts_alone() -> None:
 def test_cells_without_an_outcome_come_last() -> None:
     run = a_run(failed(CONV))
     run.results.pop(ADD)
+    sent = callback(inputs(gate(run), triage(gate(run), Job())).by_name())
+    assert sent["triage_verdict"]["category"] == "infra" and sent["test_results"]["failed"] == 2
     first, last = details(run)
     assert first.name == CONV.name
     assert (last.name, last.message) == (ADD.name, "the run has no outcome for this cell")
@@ -253,7 +255,6 @@ def test_all_inputs_can_be_printed_for_other_ci_systems(tmp_path: Path, ask: Ask
         (["--event", "nightly", "--pr", "3"], "tests no pull request"),
         (["--artifact-url", "javascript:alert(1)"], "expected an address"),
         (["--artifact-url", "https://github.com@evil.example/"], "expected an address"),
-        (["--retry", "nosuch"], "nosuch"),
     ],
 )
 def test_a_wrong_option_is_one_message(
@@ -262,6 +263,17 @@ def test_a_wrong_option_is_one_message(
     write_run(tmp_path / "run", plan_document(), results(failed(CONV)), replace(PROVENANCE))
     ran = ask("run", *options)
     assert ran[0] == 4 and says in ran[1] and "Traceback" not in ran[1] and ran[2] == {}
+
+
+@pytest.mark.parametrize("option", ["--baseline", "--retry"])
+def test_a_run_to_compare_with_that_cannot_be_read_costs_the_verdict_alone(
+    tmp_path: Path, ask: Ask, option: str
+) -> None:
+    write_run(tmp_path / "run", plan_document(), results(failed(CONV)), replace(PROVENANCE))
+    code, text, given = ask("run", option, "nosuch")
+    assert code == 4 and "nosuch" in text
+    sent = callback(given)
+    assert sent["test_results"]["failed"] == 1 and "triage_verdict" not in sent
 
 
 @pytest.mark.parametrize("text", ["{", "[]", '{"client_payload": {"payload": 3}}'])
