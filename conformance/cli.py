@@ -19,10 +19,13 @@ from typing import Any, Final
 import click
 
 from conformance.checks.scratch import keep_tools_in
+from conformance.commands.bundle import bundle
 from conformance.commands.contract import contract, freeze_levels
 from conformance.commands.coverage import coverage
 from conformance.commands.devices import devices, init
 from conformance.commands.examples import minimise, pin
+from conformance.commands.history import history
+from conformance.commands.issue import issue
 from conformance.commands.kernels import kernels
 from conformance.commands.locate import locate
 from conformance.commands.manifest import manifest
@@ -175,8 +178,21 @@ def _kept_in_the_cache(arguments: Iterable[str]) -> Iterator[str]:
 
 
 for command in (
-    *(contract, coverage, crcr, dashboard, devices, diff, freeze_levels, gate, init, kernels),
-    *(locate, manifest, merge, minimise, pin, precision, record, results),
+    *(
+        bundle,
+        contract,
+        coverage,
+        crcr,
+        dashboard,
+        devices,
+        diff,
+        freeze_levels,
+        gate,
+        history,
+        init,
+        issue,
+    ),
+    *(kernels, locate, manifest, merge, minimise, pin, precision, record, results),
 ):
     conform.add_command(command)
 

@@ -202,6 +202,16 @@ def common_facts(**more: str | None) -> dict[str, str]:
     return {name: value for name, value in facts.items() if value}
 
 
+def _version_of(module: str | None) -> str:
+    """Returns the version of the distribution that has the name of a module; an empty text if there is none."""
+    if module is None:
+        return ""
+    try:
+        return importlib.metadata.version(module)
+    except importlib.metadata.PackageNotFoundError:
+        return ""
+
+
 @dataclass(frozen=True, slots=True)
 class _CheckedFacts:
     """A replacement for the ``facts`` function of a descriptor: calls that function and checks its result against
@@ -209,13 +219,17 @@ class _CheckedFacts:
 
     device: str
     read: Callable[[], Mapping[str, str]]
+    module: str | None
 
     def __call__(self) -> Mapping[str, str]:
         try:
             facts = self.read()
             if not isinstance(facts, Mapping):
                 raise DescriptorError(f"expected a mapping, got {facts!r}")
-            return MappingProxyType({name: Fact(name, facts[name]).value for name in facts})
+            known = {name: Fact(name, facts[name]).value for name in facts}
+            if "backend" not in known and (version := _version_of(self.module)):
+                known["backend"] = version
+            return MappingProxyType(known)
         except DescriptorError as error:
             raise DescriptorError(f"device '{self.device}': facts(): {error}") from error
         except Exception as error:
@@ -424,7 +438,9 @@ def _freeze(descriptor: Descriptor) -> None:
     if not isinstance(
         descriptor.facts, _CheckedFacts
     ):  # dataclasses.replace() passes one that is wrapped already
-        object.__setattr__(descriptor, "facts", _CheckedFacts(descriptor.name, descriptor.facts))
+        object.__setattr__(
+            descriptor, "facts", _CheckedFacts(descriptor.name, descriptor.facts, descriptor.module)
+        )
 
 
 def _check_together(descriptor: Descriptor) -> None:

@@ -372,6 +372,12 @@ def read_block(table: Mapping[str, object], line: int, path: Path | None, known:
     return block
 
 
+def read_axes(table: Mapping[str, object], known: Known) -> dict[str, Any]:
+    """Returns the patterns of clause, op, dtype and variant in a TOML table, by key. Raises BlockError."""
+    known = {"dtype": DTYPES, **known}
+    return {key: _axis(key, table[key], known.get(key)) for key in AXES if key in table}
+
+
 def _text(key: str, value: object, known: Collection[str] | None = None) -> str:
     if not isinstance(value, str):
         raise BlockError(f"'{key}' must be a string, got {_short_text(value)}: {_ADVICE[key]}")

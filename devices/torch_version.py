@@ -25,6 +25,9 @@ ANY: Final = "TORCH_CONFORMANCE_ANY_TORCH"
 
 _MINOR: Final = re.compile(r"(\d+)\.(\d+)")
 _VERSION: Final = re.compile(r"^__version__\s*(?::[^=]*)?=\s*['\"]([^'\"]+)['\"]", re.MULTILINE)
+_COMMIT: Final = re.compile(
+    r"^git_version\s*(?::[^=]*)?=\s*['\"]([0-9a-fA-F]{40})['\"]", re.MULTILINE
+)
 
 
 class NoTorch(ConformError):
@@ -59,6 +62,20 @@ def installed() -> str | None:
         return importlib.metadata.version("torch")
     except importlib.metadata.PackageNotFoundError:
         return ""
+
+
+def commit() -> str | None:
+    """Returns the commit of PyTorch from which the installed torch was built. torch is not imported. Returns None if
+    torch is not installed or does not state a commit."""
+    found = importlib.util.find_spec("torch")
+    if found is None or found.origin is None:
+        return None
+    try:
+        text = Path(found.origin).with_name("version.py").read_text(encoding="utf-8")
+    except OSError:
+        return None
+    said = _COMMIT.search(text)
+    return said[1] if said else None
 
 
 def require_torch() -> None:

@@ -82,7 +82,8 @@ class Cause:
     ``results`` are in plan order; ``partly`` are those cells that fail for another reason as well. If a cell ended
     its process as the manifest expects, and fails in other checks, ``results`` has the result of the other checks.
     ``gates`` is False for cells of provisional clauses, which the gate does not count. A cause never contains both
-    cells that the gate counts and cells that it does not count.
+    cells that the gate counts and cells that it does not count. ``unlisted`` is True for cells that do not gate because
+    a must-pass list does not name them.
     """
 
     key: CauseKey
@@ -90,6 +91,7 @@ class Cause:
     results: tuple[CellResult, ...]
     partly: frozenset[CellKey] = frozenset()
     gates: bool = True
+    unlisted: bool = False
 
     @property
     def checks(self) -> int:

@@ -6,6 +6,7 @@ Both files are made from the record of the run. No command reads them.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final
 
 import msgspec
@@ -26,7 +27,12 @@ _FORMAT: Final = 2
 
 def causes_in(judged: GateResult) -> tuple[Cause, ...]:
     """Returns the causes of all unexpected results that the gate found. Every report of a run shows these causes."""
-    return causes_of(judged.run, (*judged.new, *judged.provisional))
+    if judged.must_pass is None:
+        return causes_of(judged.run, (*judged.new, *judged.provisional))
+    # Listed and other cells may fail for one reason; the gate counts only the listed ones.
+    gating = (replace(each, gates=True) for each in causes_of(judged.run, judged.new))
+    aside = causes_of(judged.run, judged.provisional)
+    return (*gating, *(replace(each, gates=False, unlisted=True) for each in aside))
 
 
 class _CauseExample(msgspec.Struct):
@@ -174,4 +180,6 @@ def _example(shown: CellResult) -> list[str]:
 def label(cause: Cause) -> str:
     """Returns the verdict of a cause, or ``not gating (provisional clause)`` for a cause that the gate does not
     count."""
-    return str(cause.verdict) if cause.gates else "not gating (provisional clause)"
+    if cause.gates:
+        return str(cause.verdict)
+    return f"not gating ({'not on the must-pass list' if cause.unlisted else 'provisional clause'})"

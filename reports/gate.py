@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import astuple, dataclass
 from enum import IntEnum
 from pathlib import PurePath
+from typing import Final
 
 import msgspec
 
@@ -39,6 +40,10 @@ class ExitCode(IntEnum):
         """The name of the exit code in one or two words. The name ``red`` also stands for a run that has unexpected
         passes but no regression."""
         return "red" if self is ExitCode.REGRESSION else self.name.lower().replace("_", " ")
+
+
+#: The flaky cells that the remarks name.
+_NAMED: Final = 8
 
 
 @dataclass(slots=True)
@@ -130,7 +135,9 @@ class GateResult:
 
     ``new`` are the unexpected results that turn the gate red, regressions before improvements. ``provisional`` are the
     unexpected results of provisional clauses, which do not turn the gate red. ``problems`` are the reasons for an exit
-    code other than 0; the first reason decides the code. ``obstacles`` are those problems because of which the run
+    code other than 0; the first reason decides the code. ``must_pass`` has the cells of a must-pass list; it is None if
+    every cell gates. With a list, ``new`` has the listed cells that do not pass, regressions first, and ``provisional``
+    all other unexpected results. ``obstacles`` are those problems because of which the run
     cannot be judged; unexpected results are not among them. ``notes`` are remarks that do not affect the code.
     """
 
@@ -143,6 +150,7 @@ class GateResult:
     provisional: tuple[CellResult, ...]
     notes: tuple[str, ...] = ()
     obstacles: tuple[str, ...] = ()
+    must_pass: frozenset[CellKey] | None = None
 
     @property
     def green(self) -> bool:
@@ -155,15 +163,30 @@ class GateResult:
         regressions = sum(result.verdict is Verdict.REGRESSION for result in self.new)
         phrases = [number(regressions, "regression")] if regressions else []
         if better := self.new[regressions:]:
-            phrases.append(_better(self.run, better))
+            excused = self.must_pass is not None
+            phrases.append((_excused if excused else _better)(self.run, better))
         if aside := len(self.provisional):
             more = f"{aside:,} more" if phrases else number(aside, "unexpected result")
-            phrases.append(f"{more} in clauses that do not gate yet")
+            where = "in clauses that do not gate yet"
+            if self.must_pass is not None:
+                where = "in cells that the must-pass list does not name"
+            phrases.append(f"{more} {where}")
+        if self.must_pass is not None:
+            results = filter(None, map(self.run.results.get, self.must_pass))
+            passing = sum(result.outcome is Outcome.PASS for result in results)
+            phrases.append(
+                f"{passing:,} of {number(len(self.must_pass), 'cell')} that must pass do"
+            )
         return tuple(phrases)
 
 
 def gate(
-    run: Run, *, allow_improvements: bool = False, partial: bool = False, against: Run | None = None
+    run: Run,
+    *,
+    allow_improvements: bool = False,
+    partial: bool = False,
+    against: Run | None = None,
+    must_pass: frozenset[CellKey] | None = None,
 ) -> GateResult:
     """Judges every planned cell of a run.
 
@@ -173,6 +196,9 @@ def gate(
     true, only the selected cells are judged; the exit code of pytest is computed in this way, but the exit code of
     `conform gate` never is. If a baseline ``against`` is given, cells that failed in the baseline in the same way are
     not counted. Raises NoBaseline if the run cannot be compared with the baseline.
+
+    If the cells of a must-pass list are given, only these gate: each must pass, whatever the manifest says. Flaky cells
+    and cells whose references disagree are excepted.
     """
     compared = Against.of(run, against) if against is not None else None
     cells = run.parsed.selected if partial else run.parsed.cells
@@ -184,6 +210,11 @@ def gate(
         for result in _new(run, cells, compared.inherited if compared else frozenset()):
             clause = run.parsed.clauses[result.key.clause]
             (provisional if clause.provisional else new).append(result)
+    if must_pass is not None:
+        inherited = compared.inherited if compared else frozenset()
+        aside = [result for result in (*new, *provisional) if result.key not in must_pass]
+        new = _not_passing(run, [cell for cell in cells if cell in must_pass - inherited])
+        provisional = aside
     incomplete = _incomplete(run, cells, counts, partial=partial)
     if compared is not None and (gone := compared.gone):
         unplanned = number(
@@ -196,7 +227,13 @@ def gate(
         )
     nothing = nothing_checked([run.results[cell] for cell in cells if cell in run.results])
     obstacles = [*filter(None, [nothing]), *incomplete]
-    problems = [*obstacles, *_unexpected(run, new, allow_improvements=allow_improvements)]
+    if must_pass is None:
+        problems = [*obstacles, *_unexpected(run, new, allow_improvements=allow_improvements)]
+    else:
+        broken = (
+            f"{number(len(new), 'cell that must pass does', 'cells that must pass do')} not pass"
+        )
+        problems = [*obstacles, *([f"{broken}; the first is {new[0].key}"] if new else [])]
     if partial and not cells:
         code = ExitCode.NOTHING_SELECTED
     elif nothing:
@@ -212,6 +249,7 @@ def gate(
         notes += (
             f"importing the device's module {left}. The suite undoes these side effects for samples, references and checks.",
         )
+    notes += tuple(_quarantine([run.results[cell] for cell in cells if cell in run.results]))
     return GateResult(
         run,
         code,
@@ -222,7 +260,37 @@ def gate(
         provisional=tuple(provisional),
         notes=notes,
         obstacles=tuple(obstacles),
+        must_pass=must_pass,
     )
+
+
+def _not_passing(run: Run, cells: Iterable[CellKey]) -> list[CellResult]:
+    """Returns the results of the cells that did not pass, regressions first. Results that say nothing about the device
+    are left out: flaky cells, cells whose references disagree, and cells without an outcome, which make the run
+    incomplete."""
+    found = [run.results[cell] for cell in cells if cell in run.results]
+    found = [
+        result
+        for result in found
+        if result.outcome not in (Outcome.PASS, Outcome.AMBIGUOUS, Outcome.NOT_RUN)
+        and result.verdict not in (Verdict.FLAKY, Verdict.IMPROVEMENT)
+        and problem_with(result) is None
+    ]
+    return sorted(found, key=lambda result: result.verdict is not Verdict.REGRESSION)
+
+
+def _excused(run: Run, results: Sequence[CellResult]) -> str:
+    """Returns a part of a sentence that says how many cells must pass, but are expected not to."""
+    name, count = manifest_name(run) or "the manifest", len(results)
+    declared = sum(map(by_declaration, results))
+    parts = []
+    if listed := count - declared:
+        cells = number(listed, "cell that must pass is", "cells that must pass are")
+        parts.append(f"{cells} listed in {name} as failing")
+    if declared:
+        cells = number(declared, "cell that must pass is", "cells that must pass are")
+        parts.append(f"{cells} unsupported by declaration")
+    return "; ".join(parts)
 
 
 def _unexpected(run: Run, new: Sequence[CellResult], *, allow_improvements: bool) -> Iterable[str]:
@@ -242,6 +310,15 @@ def _unexpected(run: Run, new: Sequence[CellResult], *, allow_improvements: bool
             f"{_better(run, better)}: `conform manifest update {shlex.quote(str(run.folder))}` updates the "
             "list, `conform gate --allow-improvements` accepts the run as it is"
         )
+
+
+def _quarantine(results: Iterable[CellResult]) -> Iterable[str]:
+    """Yields remarks on the cells that a block of the manifest allows to be flaky, so that nobody forgets them."""
+    flaky = [result for result in results if result.verdict is Verdict.FLAKY]
+    for result in flaky[:_NAMED]:
+        yield f"quarantine: {result.key}: {result.why}"
+    if (more := len(flaky) - _NAMED) > 0:
+        yield f"quarantine: {number(more, 'more flaky cell')}"
 
 
 def _better(run: Run, results: Sequence[CellResult]) -> str:

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any, Final, get_type_hints
 
 import msgspec
+from junitparser import TestSuite
 
 from devices.cell import CellKey, OtherChecks
 from devices.failure import Failure
@@ -250,8 +251,7 @@ def write_run(
 def _write_junit(run: Run, junitxml: Path | None, sha256: str) -> set[Path]:
     """Writes one JUnit file per clause family, and one with all families if ``junitxml`` is given. Returns the absolute
     paths of the files."""
-    said = sentences(cause for cause in causes_of(run, unexpected(run)) if cause.gates)
-    made = junit_of(run, RECORD_FILE, sha256, said)
+    made = _junit_suites(run, sha256)
     folder = run.folder.absolute()
     files = {folder / junit_file(family): [suite] for family, suite in made.items()}
     if junitxml is not None:
@@ -263,6 +263,19 @@ def _write_junit(run: Run, junitxml: Path | None, sha256: str) -> set[Path]:
     for path, suites in files.items():
         write_file(path, suites_as_xml(suites))
     return set(files)
+
+
+def _junit_suites(run: Run, sha256: str) -> dict[str, TestSuite]:
+    said = sentences(cause for cause in causes_of(run, unexpected(run)) if cause.gates)
+    return junit_of(run, RECORD_FILE, sha256, said)
+
+
+def junit_files(run: Run) -> dict[str, bytes]:
+    """Returns the JUnit files of a run that was read from its folder, by their names, as they follow from the record.
+    Raises RunError if the record cannot be read."""
+    sha256 = hashlib.sha256(_body(record_file(run.folder))).hexdigest()
+    made = _junit_suites(run, sha256)
+    return {junit_file(family): suites_as_xml([suite]) for family, suite in made.items()}
 
 
 def redacted(
@@ -418,6 +431,17 @@ def manifest_of(run: Run, path: Path) -> bytes | None:
         return None
     hashed = hashlib.blake2b(raw, digest_size=8).hexdigest()
     return raw if hashed == run.provenance.manifest_hash else None
+
+
+def manifest_in(run: Run) -> bytes:
+    """Returns the copy of the manifest in the folder of a run; an empty text if the run had no manifest. Raises RunError
+    if the copy is missing or was changed."""
+    if run.provenance.manifest_hash in ("", "none"):
+        return b""
+    path = run.folder / MANIFEST_FILE
+    if (raw := manifest_of(run, path)) is None:
+        raise RunError(f"{path}: the copy of the manifest is missing, or was changed since the run")
+    return raw
 
 
 def repro_script(folder: Path, result: CellResult) -> Path | None:

@@ -30,7 +30,7 @@ class Option(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
     kind: str = "text"
     help: str | None = None
     metavar: str | None = None
-    default: str | int | None = None
+    default: str | int | float | None = None
     required: bool = False
     multiple: bool = False
 
@@ -45,6 +45,9 @@ _KINDS: Final[Mapping[str, Mapping[str, Any]]] = {
     "seconds": {"type": click.FloatRange(min=0.1)},
     "jobs": {"type": click.IntRange(1, 64)},
     "state": {"type": click.Choice(["judged", "reached", "never-called", "missing"])},
+    "skip-list": {"type": click.Choice(["python", "yaml", "json", "plain"])},
+    "share": {"type": click.FloatRange(0, 1)},
+    "event": {"type": click.Choice(["nightly", "periodic"])},
     "cause": {"type": click.Choice([each.value for each in CauseKind])},
 }
 _OPTIONS: Final = msgspec.toml.decode(

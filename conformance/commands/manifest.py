@@ -20,7 +20,7 @@ from devices import registry, torch_version
 from devices.cell import CellKey, Verdict
 from devices.descriptor import DTYPES, Descriptor, common_facts
 from devices.errors import ConformError, suggestion
-from devices.manifest import CauseKind, Known, Manifest
+from devices.manifest import Block, CauseKind, ExpectedOutcome, Known, Manifest
 from devices.pinned import read_pinned
 from devices.torch_version import require_torch
 from opinfo.layouts import covering_set
@@ -28,6 +28,7 @@ from opinfo.plan import plan_spec
 from reports.advice import TRIAGE, drafts
 from reports.causes import causes_of
 from reports.gate import ExitCode, number
+from reports.junit import one_line
 from reports.model import evidence_of, write_file
 from reports.run import load_run
 
@@ -255,6 +256,133 @@ def update(
     return ExitCode.REGRESSION if done.floors or (check and changed) else ExitCode.GREEN
 
 
+@manifest.command("import")
+@click.argument("file", type=PATH)
+@click.argument("runs", nargs=-1, required=True, type=PATH, metavar="RUN RUN2")
+@_with_manifest_options
+@options("import")
+def import_list(given: Given, file: Path, format_name: str | None, dry_run: bool) -> int:
+    """Add the failures that another suite's skip list names to a manifest.
+
+    FILE is a skip list: a dictionary in Python as in torch-xpu-ops, a configuration of torch-spyre in YAML, disabled
+    tests in JSON as in torch_npu, or a plain list with one test, operator or cell per line. RUN and RUN2 are two runs of
+    one plan. Of the cells that FILE is about, those that fail in both runs are added, with `triage:` and the
+    explanation of FILE as the draft of a reason. Cells that pass are not added, and entries about no planned cell are
+    listed.
+    """
+    from devices.lifecycle.skip_lists import cells_of, read_skip_list, reason_of, unmatched_hint
+    from devices.lifecycle.text import unified
+    from devices.lifecycle.update import Cause
+    from devices.lifecycle.update import update as bring_up_to_date
+
+    entries = read_skip_list(file, format_name)
+    read = given.read_manifest(may_be_new=True)
+    planned = list(dict.fromkeys(key for run in given.evidence for key in run.planned))
+    last = given.last
+    assert last is not None  # click requires a run
+    device = given.descriptor.torch_type if given.descriptor is not None else ""
+    matched = cells_of(entries, planned, {last.provenance.device, device} - {""})
+    failing = {key for key, result in last.results.items() if result.verdict is Verdict.REGRESSION}
+    drafts = {
+        cell: f"{TRIAGE} {reason_of(entry, file.name)}"
+        for cell, entry in matched.cells.items()
+        if cell in failing
+    }
+    done = bring_up_to_date(
+        read.text,
+        read.manifest,
+        given.evidence,
+        date.today(),
+        cause=Cause(f"{TRIAGE} {file.name} skips it"),
+        drafts=drafts,
+        wanted=drafts.__contains__,
+        dtypes=given.dtypes(),
+    )
+    if done.text != read.text:
+        click.echo("\n".join(unified(read.text, done.text, str(read.path))))
+        if not dry_run:
+            given.write(read.path, done.text)
+    _report(done, read.path, written=not dry_run)
+    passing = len(matched.cells) - len(drafts)
+    click.echo(
+        f"{file}: {number(len(entries), 'entry', 'entries')}, about {number(len(matched.cells), 'planned cell')}; "
+        f"{passing:,} of these do not fail unexpectedly and were not added"
+    )
+    if matched.unmatched:
+        count = number(len(matched.unmatched), "entry is", "entries are")
+        click.echo(f"{count} about no planned cell:")
+        print_first(
+            f"{one_line(entry.name)}{unmatched_hint(entry, planned)}" for entry in matched.unmatched
+        )
+    return ExitCode.GREEN
+
+
+@manifest.command()
+@click.argument("cell")
+@options("runs")
+@_with_manifest_options
+@options("quarantine")
+def quarantine(
+    given: Given,
+    cell: str,
+    until: str,
+    reason: str,
+    min_pass_rate: float,
+    issue: str | None,
+    dry_run: bool,
+) -> int:
+    """Let a flaky cell pass or fail until a date.
+
+    CELL is written as in reports, such as 'streams.wait::wait_event'. A block with the outcome `flaky` is added for this
+    cell alone. Until the date, the cell does not turn the gate red unless it crashes or passes too rarely, and the gate's
+    summary lists it. After the date, its failures are regressions again.
+    """
+    from devices.lifecycle.text import Editing, unified
+    from devices.verdicts import Matcher, conflict_text
+
+    last = _date("--until", until)
+    stated = _cause(False, reason=reason, kind=None, issue=issue, expires=None)
+    assert stated is not None  # --reason is required
+    if last < date.today():
+        raise click.UsageError(f"--until {until} has passed; expected today or a later day")
+    key = known_cell(cell, (name for run in given.evidence for name in run.planned))
+    read = given.read_manifest(may_be_new=True)
+    block = Block(
+        line=0,
+        clause=(key.clause,),
+        op=(key.unit,),
+        dtype=(key.dtype,) if key.dtype else ("*",),
+        variant=(key.variant,),
+        outcome=ExpectedOutcome.FLAKY,
+        min_pass_rate=min_pass_rate,
+        reason=stated.reason,
+        issue=stated.issue,
+        expires=last,
+    )
+    active = read.manifest.active(given.facts())
+    decided = Matcher(active).match(key).expectation
+    for old in decided.deciding if decided is not None else ():
+        if old.outcome is ExpectedOutcome.FLAKY:
+            raise ConformError(
+                f"{old.where}: this block already allows {key} to be flaky until {old.expires}: change its date there"
+            )
+    match = Matcher(dataclasses.replace(active, blocks=(*active.blocks, block))).match(key)
+    if match.conflict is not None:
+        raise ConformError(conflict_text(match.conflict, key))
+    editing = Editing(read.text, read.manifest)
+    editing.insert(block)
+    text = editing.text()
+    click.echo("\n".join(unified(read.text, text, str(read.path))))
+    if not dry_run:
+        given.write(read.path, text)
+    days = (last - date.today()).days
+    click.echo(
+        f"{read.path}: {key} may pass or fail for {number(days + 1, 'day')}"
+        f"{' (nothing was written)' if dry_run else ''}"
+    )
+    return ExitCode.GREEN
+
+
 @manifest.command()
 @click.argument("cell")
 @options("runs")
@@ -342,13 +470,17 @@ def _cause(triage: bool, reason: str | None, **more: str | None) -> Cause | None
         )
     if issue is not None and not re.fullmatch(r"https?://[^\s/]+\S*", issue):
         raise click.UsageError(f"--issue {issue!r} is not a URL: write the full address")
+    last = _date("--expires", expires) if expires is not None else None
+    return Cause(reason.strip(), CauseKind(kind) if kind else None, issue, last)
+
+
+def _date(option: str, text: str) -> date:
     try:
-        last = date.fromisoformat(expires) if expires is not None else None
+        return date.fromisoformat(text)
     except ValueError:
         raise click.UsageError(
-            f"--expires {expires!r} is not a date: write a date in the form 2027-03-01"
+            f"{option} {text!r} is not a date: write a date in the form 2027-03-01"
         ) from None
-    return Cause(reason.strip(), CauseKind(kind) if kind else None, issue, last)
 
 
 def _selection(

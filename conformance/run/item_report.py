@@ -191,6 +191,9 @@ def verdict_of(matcher: Matcher, found: CellOutcome) -> tuple[Verdict, str]:
         # The reader of a report wants the reason, and the file that says so.
         reasons = {f"{b.reason} ({Path(b.where).name})" for b in judgement.blocks}
         return judgement.verdict, "; ".join(sorted(reasons))
+    if judgement.verdict is Verdict.FLAKY and judgement.blocks:
+        until = sorted({f"until {b.expires}: {b.reason}" for b in judgement.blocks})
+        return judgement.verdict, "; ".join((judgement.why, *until))
     return judgement.verdict, judgement.why
 
 

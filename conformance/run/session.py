@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -612,10 +612,17 @@ def prepare(
 
 
 def _commit() -> str:
-    """Returns the commit of the checkout of the suite; an empty string if the suite is installed from a package."""
-    command = ["git", "-C", str(Path(__file__).parent), "rev-parse", "HEAD"]
+    """Returns the commit of the checkout of the suite, with ``-dirty`` at its end if the suite's own files differ from that
+    commit; an empty string if the suite is installed from a package."""
+    packages = ("conformance", "devices", "opinfo", "reports")
+    root = Path(__file__).resolve().parents[2]
+    git = ["git", "-C", str(root)]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=10)
-    except (OSError, subprocess.SubprocessError):
+        ran = partial(subprocess.run, capture_output=True, text=True, check=True, timeout=10)
+        top, commit = ran([*git, "rev-parse", "--show-toplevel", "HEAD"]).stdout.splitlines()
+        if Path(top).resolve() != root:  # a package in somebody else's checkout
+            return ""
+        changed = ran([*git, "status", "--porcelain", "--", *packages]).stdout.strip()
+    except (OSError, ValueError, subprocess.SubprocessError):
         return ""
-    return done.stdout.strip()
+    return f"{commit}-dirty" if changed else commit

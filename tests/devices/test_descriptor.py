@@ -91,8 +91,21 @@ def test_a_capability_states_in_a_sentence_what_it_means(name: str) -> None:
 
 
 def test_the_facts_are_those_of_the_design() -> None:
-    names = {"torch", "driver", "runtime", "os", "arch", "device_name", "instructions", "python"}
-    assert set(FACTS) == names
+    assert set(FACTS) == {
+        *("torch", "driver", "runtime", "backend", "python"),
+        *("os", "arch", "device_name", "instructions"),
+    }
+
+
+def test_the_version_of_the_device_s_package_is_a_fact() -> None:
+    """Found by the name of the module, unless the descriptor states it."""
+    package = importlib.metadata.version("pytest")
+    assert descriptor(module="pytest").facts()["backend"] == package
+    assert descriptor(module="pytest", facts=lambda: {"backend": "1.2"}).facts() == {
+        "backend": "1.2"
+    }
+    assert "backend" not in descriptor(module="no_such_module").facts()
+    assert "backend" not in descriptor(module=None).facts()
 
 
 def test_vocabularies_cannot_be_changed() -> None:

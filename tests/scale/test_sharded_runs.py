@@ -110,7 +110,7 @@ def commands(path: Path) -> list[list[str]]:
 def test_the_options_that_ci_files_use_are_there(path: Path) -> None:
     found = commands(path)
     assert found
-    ours = {option.name for option in OPTIONS} | {"--junitxml"}
+    ours = {option.name for option in OPTIONS} | {"--junitxml", "--lf"}  # the last two are pytest's
     for name, *words in found:
         command = conform.commands[name]
         known = {option for p in command.params if isinstance(p, click.Option) for option in p.opts}

@@ -6,9 +6,6 @@ programs. So a longer search finds everything that a shorter one found, and poss
 
 from __future__ import annotations
 
-import subprocess
-import sys
-import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -20,10 +17,10 @@ from typing import Any, Final, Literal, NamedTuple
 import msgspec
 
 from conformance.checks.child import Child, ChildDied, ChildLimits, messages
-from conformance.checks.clock import ends_within
 from conformance.contract import Contract
 from conformance.plan.planner import undeclared_clauses, untried
 from conformance.plan.selection import Item
+from conformance.search.confirm import repeat_alone
 from conformance.search.minimise.tasks import Bench
 from conformance.search.repros import Say, write_script
 from conformance.suites import find_case
@@ -45,8 +42,6 @@ _DEATHS = 3
 #: The number of turns of ops before a case that draws programs has one. The turn of a case takes about as
 #: long as two to ten turns of ops.
 OPS_BEFORE_A_CASE = 4
-#: The time limit in seconds for a repro script when a finding is confirmed.
-_CONFIRM_SECONDS = 120
 _TARGET = "conformance.search.explore.search_worker:serve"
 
 
@@ -383,20 +378,7 @@ def not_pinnable(run: Path, line: Line, *, confirm: bool) -> str | None:
         return None
     if line.repro is None or not (run / line.repro).is_file():
         return "the finding has no repro script"
-    command = [sys.executable, str((run / line.repro).absolute())]
-    with tempfile.TemporaryFile("w+") as printed:
-        child = subprocess.Popen(command, stdout=printed, stderr=subprocess.STDOUT)
-        in_time = ends_within(child, _CONFIRM_SECONDS)
-        if not in_time:
-            child.kill()
-        status = child.wait()
-        printed.seek(0)
-        lines = printed.read().strip().splitlines()
-    if not in_time:
-        return f"the repro script took more than {_CONFIRM_SECONDS} s"
-    if status == 1 and any("FAIL: " in each for each in lines):
-        return None
-    return f"the repro script exits with status {status} in a new process ({lines[-1] if lines else 'no message'})"
+    return repeat_alone(run / line.repro).why_not or None
 
 
 def pinned_of(finding: Finding, reason: str | None, torch: str) -> Pinned:
