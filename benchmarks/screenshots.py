@@ -65,10 +65,10 @@ def take(site: Path, folder: Path, cell: str) -> list[Path]:
 
 
 def _first_cause(chromium: Any, site: Path) -> str:
-    """The address of the example of the first cause on the overview; of no cell if there is no cause."""
+    """The address of the example of the first cause; of no cell if there is no cause."""
     page = chromium.new_page()
-    page.goto(f"file://{site.resolve()}/index.html")
-    link = page.query_selector("a[data-cause]")
+    page.goto(f"file://{site.resolve()}/causes.html")
+    link = page.query_selector("[data-cause] .meta a")
     address = str(link.get_attribute("href")) if link is not None else "cell.html"
     page.close()
     return address

@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -142,6 +144,7 @@ def dashboard(runs: tuple[Path, ...], output: Path, **given: Any) -> None:
     """
     from reports.dashboard.build import Options, build
 
+    given["labels"] = labels_of(given.pop("label"))
     made = build(runs, output, Options(**given))
     for refusal in made.refused:
         click.echo(f"skipped: {refusal}", err=True)
@@ -149,3 +152,17 @@ def dashboard(runs: tuple[Path, ...], output: Path, **given: Any) -> None:
         f"{output / 'index.html'}: {number(made.devices, 'device')}, {number(made.runs, 'run')} "
         f"({made.read} read, {made.runs - made.read} already there)"
     )
+
+
+def labels_of(texts: Iterable[str]) -> dict[str, str]:
+    """Returns the labels that ``--label NAME=VALUE`` gives. Raises click.UsageError for a text of another form."""
+    found = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals or not value or not re.fullmatch(r"[a-z][a-z0-9_-]{0,31}", name):
+            raise click.UsageError(
+                f"--label {text}: expected NAME=VALUE, such as branch=main; a name has lower-case letters, digits, "
+                "_ and -"
+            )
+        found[name] = value
+    return found

@@ -242,7 +242,7 @@ def test_the_contract_shows_every_clause_with_its_faults(
     build(runs[:1], tmp_path / "site", Options(now=NOW, jobs=1))
     with opened(browser, tmp_path / "site", "contract.html") as page:
         shown = page.evaluate(
-            """Object.fromEntries([...document.querySelectorAll('article.clause')].map((each) => [
+            """Object.fromEntries([...document.querySelectorAll('details.clause')].map((each) => [
                each.id, [...each.querySelectorAll('dl > div')].filter(
                  (row) => row.querySelector('dt').textContent == 'Planted faults'
                ).flatMap((row) => [...row.querySelectorAll('code')].map((code) => code.textContent))]))"""

@@ -22,8 +22,44 @@ conform.pieces = (function () {
 
   function runText(run) {
     const { torch, driver } = run.environment;
-    return `${run.start.slice(0, 16).replace("T", " ")} · torch ${torch}${driver ? ` · driver ${driver}` : ""}`;
+    return [run.start.slice(0, 16).replace("T", " "), ...labelTexts(run.labels), `torch ${torch}`, ...(driver ? [`driver ${driver}`] : [])].join(" · ");
   }
+
+  // The labels of a run as texts, as reports/dashboard/markup.py writes them.
+  function labelTexts(labels = {}) {
+    const { branch, commit, pr, ...others } = labels;
+    return [...(branch ? [branch] : []), ...(commit ? [commit.slice(0, 10)] : []), ...(pr ? [`PR ${pr}`] : []), ...Object.entries(others).map(([name, value]) => `${name} ${value}`)];
+  }
+
+  // The cells at positions of a run's axis.
+  function cellsAt(universe, run, positions) {
+    const wanted = new Set(positions), found = [];
+    let next = 0;
+    universe.walk(universe.axes.get(run.axis), (place) => { if (wanted.has(next++)) found.push(universe.at[place]); });
+    return found;
+  }
+
+  // Cells as one folded list for each clause; the list of the first clause is open.
+  const LISTED = 60;
+  function byClause(site, { device, run, universe, letters, cells }) {
+    const statuses = model.statuses(site), clauses = new Map();
+    for (const cell of cells) {
+      const { clause } = universe.names(cell);
+      clauses.set(clause, [...(clauses.get(clause) || []), cell]);
+    }
+    const item = (cell) => {
+      const status = statuses.get(String.fromCharCode(letters[cell])), names = universe.names(cell);
+      return el("li", {}, square(status.kind, model.told(status)), cellLink({ device: device.slug, run: run.id, ...names }, model.cellName(names.op, names.dtype)));
+    };
+    const most = [...clauses].sort(([, a], [, b]) => b.length - a.length);
+    return el("div", { class: "by-clause" }, most.map(([clause, found], i) => {
+      const list = el("ul", { class: "cells" }, found.slice(0, LISTED).map(item));
+      const more = el("button", { type: "button", class: "quiet", onclick: () => { list.append(...found.slice(LISTED).map(item)); more.remove(); } }, `Show ${conform.number(found.length - LISTED)} more`);
+      return el("details", { class: "family", open: i === 0 }, el("summary", {}, el("code", {}, clause), " ", el("small", {}, conform.plural(found.length, "cell"))), list, found.length > LISTED ? more : null);
+    }));
+  }
+
+  const bugLink = (bug) => el("a", { href: conform.address("bug", { url: bug.url }) }, bug.backend ? `${bug.name} on ${bug.backend}` : bug.name);
 
   // Every run of every device, the newest first: [id, text].
   function allRuns(site) {
@@ -62,5 +98,5 @@ conform.pieces = (function () {
     }).join(",")}\r\n`;
   }
 
-  return { square, legend, choice, factName, runText, allRuns, deviceOf, cellLink, opAddress, opLink, prose, csv };
+  return { labelTexts, cellsAt, byClause, bugLink, square, legend, choice, factName, runText, allRuns, deviceOf, cellLink, opAddress, opLink, prose, csv };
 })();
