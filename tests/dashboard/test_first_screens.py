@@ -126,6 +126,21 @@ def test_the_grid_opens_on_what_fails(
         assert in_view(page)[0] == (RED_CASE.unit, RED_CASE.clause, "fail")
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(("width", "height"), [(1280, 800), (1920, 1080)])
+def test_forty_rows_are_on_a_screen_and_its_width_is_used(
+    browser: Any, large: Path, width: int, height: int
+) -> None:
+    with opened(browser, large, "grid.html", viewport={"width": width, "height": height}) as page:
+        assert len(rows_in_view(page)) >= 40
+        box = page.locator(".vgrid").bounding_box()
+        assert box["width"] > width - 40
+        titles = {column for _, column, _ in in_view(page)}
+        assert len(titles) == len(OP_CLAUSES), "every column is in view"
+        page.click(".vcol >> nth=0")  # not a square: the panel stays away
+        assert page.locator(".panel").is_hidden()
+
+
 @pytest.mark.parametrize(("width", "height", "scheme"), SCREENS)
 def test_each_row_of_a_query_for_regressions_shows_one(
     browser: Any, large: Path, width: int, height: int, scheme: str
