@@ -211,20 +211,26 @@ def _reports(series: Sequence[Series]) -> list[Report]:
 @dataclass(frozen=True, slots=True)
 class Trend:
     """The number of cells that do not pass in each run of a device, shown as a chart for all cells, a chart for each
-    clause family, and a table."""
+    clause family of which a cell failed in some run, and a table. ``calm`` are the families of which none ever did."""
 
     series: Series
     chart: Markup
     families: list[tuple[str, Tally, Markup]]
+    calm: list[str]
+    names: list[str]
     table: list[tuple[RunDocument, Tally, list[Tally | None]]]
 
 
 def _trend(series: Series) -> Trend:
     counts = [counted(run) for run in series.runs]
     families = list(dict.fromkeys(name for _, parts in counts for name in parts))
-    small = []
+    small, calm = [], []
     for family in families:
-        points = _points(series, [parts.get(family, Tally()) for _, parts in counts])
+        of_family = [parts.get(family, Tally()) for _, parts in counts]
+        if all(count.judged == count.passed for count in of_family):
+            calm.append(family)
+            continue
+        points = _points(series, of_family)
         chart = svg.line(points, svg.SMALL, f"{family}: cells that do not pass")
         small.append((family, points[-1].counts, chart))
     label = (
@@ -235,12 +241,13 @@ def _trend(series: Series) -> Trend:
         (run, total, [parts.get(family) for family in families])
         for run, (total, parts) in zip(series.runs, counts, strict=True)
     ]
-    return Trend(series, chart, small, table[::-1])
+    return Trend(series, chart, small, calm, families, table[::-1])
 
 
 def _points(series: Series, counts: Sequence[Tally]) -> list[svg.Point]:
     points: list[svg.Point] = []
     before = series.runs[0]
+    one_day = before.start[:10] == series.latest.start[:10]
     for run, total in zip(series.runs, counts, strict=True):
         origin = run.provenance
         changes = [
@@ -251,11 +258,13 @@ def _points(series: Series, counts: Sequence[Tally]) -> list[svg.Point]:
         note = (
             f"{run.start[:10]}: {total.passed:,} of {total.judged:,} pass; torch {origin['torch']}"
         )
+        date = run.start[11:16] if one_day and len(series.runs) > 1 else run.start[:10]
         if origin["driver"]:
             note += f", driver {origin['driver']}"
         href = f"compare.html#a={before.id}&b={run.id}"
         when = markup.instant(run.start).timestamp()
-        points.append(svg.Point(when, total, note, ", ".join(changes), href))
+        note += "".join(f"; {text}" for text in markup.label_texts(run.labels))
+        points.append(svg.Point(when, date, total, note, ", ".join(changes), href))
         before = run
     return points
 

@@ -9,7 +9,7 @@ conform.start(async (app, site) => {
   async function show() {
     const { clause = "", op = "", dtype = "" } = state.all();
     const device = site.devices.find((each) => each.slug === state.get("device")) || site.devices[0];
-    const wanted = state.get("run");
+    const wanted = pieces.runOf(site, device, state.get("run"));
     const run = device.runs.find((each) => each.id === wanted) || model.newest(device);
     const newest = site.devices.map((each) => model.newest(each).id);
     const { runs, universe } = await model.load([...new Set([run.id, ...newest])]);

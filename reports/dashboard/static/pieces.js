@@ -70,6 +70,26 @@ conform.pieces = (function () {
   const FACTS = { left_behind: "side effects of importing the backend", expectations: "manifest" };
   const factName = (name) => (Object.hasOwn(FACTS, name) ? FACTS[name] : name.replaceAll("_", " "));
 
+  // The date of one of several runs, with its time if another has the same date.
+  function moment(runs, i) {
+    const day = runs[i].start.slice(0, 10), same = runs.filter((run) => run.start.slice(0, 10) === day).length > 1;
+    return same ? runs[i].start.slice(0, 16).replace("T", " ") : day;
+  }
+
+  // The id of the run that an address names: its id, or a device with "latest", "previous" or a label of its newest run
+  // with that label, such as npu-core:latest or npu-core:main. "" if there is none.
+  function runNamed(site, text) {
+    const cut = text.lastIndexOf(":"), which = text.slice(cut + 1);
+    if (cut < 0) return deviceOf(site, text) ? text : "";
+    const runs = site.devices.find((device) => device.slug === text.slice(0, cut))?.runs || [];
+    const labelled = runs.filter((run) => Object.values(run.labels || {}).includes(which));
+    const found = which === "latest" ? runs[runs.length - 1] : which === "previous" ? runs[runs.length - 2] : labelled[labelled.length - 1];
+    return found ? found.id : "";
+  }
+
+  // The same for a page of one device, where the address names the run alone: an id, "latest", "previous" or a label.
+  const runOf = (site, device, text) => runNamed(site, text) || runNamed(site, `${device.slug}:${text}`);
+
   function deviceOf(site, run) {
     return site.devices.find((device) => device.runs.some((each) => each.id === run));
   }
@@ -98,5 +118,5 @@ conform.pieces = (function () {
     }).join(",")}\r\n`;
   }
 
-  return { labelTexts, cellsAt, byClause, bugLink, square, legend, choice, factName, runText, allRuns, deviceOf, cellLink, opAddress, opLink, prose, csv };
+  return { moment, runNamed, runOf, labelTexts, cellsAt, byClause, bugLink, square, legend, choice, factName, runText, allRuns, deviceOf, cellLink, opAddress, opLink, prose, csv };
 })();
