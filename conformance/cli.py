@@ -28,7 +28,7 @@ from conformance.commands.locate import locate
 from conformance.commands.manifest import manifest
 from conformance.commands.precision import precision
 from conformance.commands.recordings import record
-from conformance.commands.runs import crcr, dashboard, diff, gate, merge, results
+from conformance.commands.runs import crcr, dashboard, diff, gate, merge, results, serve
 from conformance.recordings.formats import FORMATS
 from conformance.version import VERSION
 from devices import autoload
@@ -176,7 +176,7 @@ def _kept_in_the_cache(arguments: Iterable[str]) -> Iterator[str]:
 
 for command in (
     *(contract, coverage, crcr, dashboard, devices, diff, freeze_levels, gate, init, kernels),
-    *(locate, manifest, merge, minimise, pin, precision, record, results),
+    *(locate, manifest, merge, minimise, pin, precision, record, results, serve),
 ):
     conform.add_command(command)
 

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
+from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 from typing import TypeVar
@@ -44,6 +45,7 @@ class Options:
     details: int = 2
     jobs: int | None = None
     labels: Mapping[str, str] = field(default_factory=dict)
+    publish: bool = True
     now: datetime = field(default_factory=lambda: datetime.now(timezone.utc))
 
 
@@ -166,15 +168,16 @@ def bring_in(site: Site, paths: Iterable[Path], options: Options) -> None:
 def _ingest_all(
     paths: Sequence[Path], staging: Path, options: Options
 ) -> tuple[list[str], list[str]]:
-    jobs, labels = options.jobs, dict(options.labels)
+    jobs = options.jobs
+    read = partial(_ingest, staging=staging, labels=dict(options.labels), publish=options.publish)
     processes = min(jobs or _processors(), len(paths))
     size = sum(record_file(path).stat().st_size for path in paths)
     if processes > 1 and (jobs or size > _WORTH_PROCESSES):
         # Not forked: the caller may have threads (torch, tests).
         with ProcessPoolExecutor(processes, get_context("spawn")) as pool:
-            answers = list(pool.map(_ingest, paths, [staging] * len(paths), [labels] * len(paths)))
+            answers = list(pool.map(read, paths))
     else:
-        answers = [_ingest(path, staging, labels) for path in paths]
+        answers = [read(path) for path in paths]
     for answer in answers:
         skipped = options.skip_refused and isinstance(answer, Refused)
         if isinstance(answer, ConformError) and not skipped:
@@ -185,11 +188,13 @@ def _ingest_all(
     )
 
 
-def _ingest(path: Path, staging: Path, labels: Mapping[str, str]) -> str | ConformError:
+def _ingest(
+    path: Path, staging: Path, labels: Mapping[str, str], publish: bool
+) -> str | ConformError:
     """Adds one run to the staging folder, in a worker process. Returns the id of the run, or the error that should be
     shown to the user."""
     try:
-        return ingest(path, staging, labels)
+        return ingest(path, staging, labels, publish=publish)
     except ConformError as error:
         return error
 

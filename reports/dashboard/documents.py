@@ -193,6 +193,9 @@ class RunDocument(msgspec.Struct, frozen=True):
     replay: Replay | None = None  # of a run of ``conform replay``
     bugs: list[PublicBug] = []  # those with most cells first
     labels: dict[str, str] = {}  # given to ``conform dashboard --label``: branch, commit, pr, …
+    lacking: list[
+        str
+    ] = []  # what the run lacks to be complete; only on a site that is not published
 
 
 class ContractDocument(msgspec.Struct, frozen=True):

@@ -35,6 +35,7 @@ from reports.model import (
     Exclusion,
     Run,
     RunError,
+    fold,
     problem_with,
 )
 from reports.run import (
@@ -79,8 +80,8 @@ class Refused(ConformError):
 
 @dataclass(frozen=True, slots=True)
 class ReadRun:
-    """A complete run, with its cells in the order of its axis. ``not_passed`` has the results of all cells that did not
-    pass, by the position of the cell."""
+    """A run, with its cells in the order of its axis. ``not_passed`` has the results of all cells that did not pass, by
+    the position of the cell. ``lacking`` says what the run lacks to be complete; it is empty for a complete run."""
 
     run: Run
     sha256: str
@@ -91,6 +92,7 @@ class ReadRun:
     samples: list[int]
     not_passed: dict[int, CellResult]
     layouts: int
+    lacking: tuple[str, ...] = ()
 
     @property
     def id(self) -> str:
@@ -114,14 +116,37 @@ def fingerprint(path: Path) -> str:
 
 def read_publishable(path: Path) -> ReadRun:
     """Reads a run. Raises RunError if its record is damaged, and Refused if the run is incomplete."""
-    source = record_file(path)
+    return _read(path, load_run(path), [])
+
+
+def read_any(path: Path) -> ReadRun:
+    """Reads a run that need not be complete: those of its cells that have an outcome.
+
+    Raises RunError if its record is damaged, and Refused if no cell has an outcome.
+    """
     run = load_run(path)
-    cells = run.parsed.cells
-    if reasons := not_whole(run):
+    lacking = [text.partition(";")[0] for text in not_whole(run)]
+    missing = run.missing
+    if missing and not run.provenance.partial:
+        lacking.append(without_outcome(missing, len(run.parsed.cells)))
+    return _read(path, run, lacking)
+
+
+def _read(path: Path, run: Run, lacking: Sequence[str]) -> ReadRun:
+    """Puts the cells of a run in the order of its axis. ``lacking`` says what the run lacks to be complete, if that is
+    no reason to refuse it."""
+    source, cells, planned = record_file(path), run.parsed.cells, run.plan.cells
+    if lacking:
+        absent = set(run.missing)
+        cells = tuple(cell for cell in cells if cell not in absent)
+        planned = fold(cells)
+        if not cells:
+            raise Refused(f"{source}: no cell has an outcome")
+    elif reasons := not_whole(run):
         raise Refused(f"{source}: {reasons[0]}")
-    if missing := run.missing:
+    elif missing := run.missing:
         raise Refused(f"{source}: incomplete: {without_outcome(missing, len(cells))}")
-    ordered = axes.order(run.plan.cells, run.plan.families)
+    ordered = axes.order(planned, run.plan.families)
     results = [run.results[cells[position]] for position in ordered.positions]
     codes = "".join(
         [PASS if result.passed_without_remark else code_of(result) for result in results]
@@ -144,6 +169,7 @@ def read_publishable(path: Path) -> ReadRun:
         [result.samples for result in results],
         not_passed,
         len({name for names in ran.values() for name in names}),
+        tuple(lacking),
     )
 
 
@@ -246,13 +272,15 @@ def _published(block: Block, active: bool, cells: int, met: int) -> documents.Bl
 # -- writing
 
 
-def ingest(path: Path, site: Path, labels: Mapping[str, str] | None = None) -> str:
+def ingest(
+    path: Path, site: Path, labels: Mapping[str, str] | None = None, *, publish: bool = True
+) -> str:
     """Reads a run and writes its files below ``site``. Returns the run's id. ``labels`` are published with the run.
 
-    Raises RunError if the record is damaged, and Refused if the run is incomplete.
+    Raises RunError if the record is damaged, and Refused if the run is incomplete and the site is to be published.
     """
     with collector_paused():
-        run = read_publishable(path)
+        run = read_publishable(path) if publish else read_any(path)
     manifest = matched_manifest(run)
     contract = documents.ContractDocument(_cleaned(run.run.plan.clauses, list[Clause]))
     contract_data = msgspec.json.encode(contract)
@@ -319,6 +347,7 @@ def _document(
         replay=published(run, causes),
         bugs=public_bugs(read, manifest.manifest.blocks, manifest.deciding),
         labels=_cleaned(dict(labels), dict[str, str]),
+        lacking=[clean(text) for text in read.lacking],
     )
 
 

@@ -111,7 +111,13 @@ def write(
     rows = [_row(each, document, site, now) for each, document in zip(series, devices)]
     levels = dict(sorted((each.level, each.title) for one in devices for each in one.levels))
     newest = max((each.latest for each in series), key=lambda run: run.id)
-    shared = {"root": "", "site_title": title, "built": now.strftime("%Y-%m-%d %H:%M UTC")}
+    lacking = [(each, text) for each in series for text in each.latest.lacking]
+    shared = {
+        "root": "",
+        "site_title": title,
+        "built": now.strftime("%Y-%m-%d %H:%M UTC"),
+        "lacking": lacking,
+    }
     contexts: dict[str, dict[str, object]] = {
         "index": {
             "rows": rows, "families": _families(rows, site), "meaning": MEANING, "shown": SHOWN,

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+import lxml.html
 import pytest
 
 from devices.cell import CellKey, Verdict
@@ -194,6 +196,84 @@ def test_an_address_of_a_folded_clause_opens_it(browser: Any, friendly: Path) ->
     with opened(browser, friendly, "contract.html#layout.out_kept") as page:
         assert page.locator("#layout\\.out_kept dl").is_visible()
         assert page.locator("#layout\\.values dl").is_hidden()
+
+
+@pytest.fixture(scope="module")
+def three(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The site of three devices: two cells fail on one of them, one on two, one on all."""
+    folder = tmp_path_factory.mktemp("three")
+    red = {"one": ("add", "mul", "where", "t"), "two": ("where", "t"), "three": ("t",)}
+    for day in (1, 2):
+        runs = [
+            fleet.write(folder / f"{name}{day}", name, fleet.ALPHA,
+                        *(fleet.failing(fleet.cell(fleet.VALUES, op)) for op in ops[: 2 * day]), day=day)
+            for name, ops in red.items()
+        ]  # fmt: skip
+        labels = {"branch": "main" if day == 1 else "feature", "pr": str(day)}
+        build(runs, folder / "site", Options(now=NOW, jobs=1, labels=labels))
+    return folder / "site"
+
+
+THREE = "compare.html#a=one-quick:latest&b=two-quick:latest&c=three-quick:latest"
+
+
+@pytest.mark.slow
+def test_three_devices_are_compared_by_where_cells_fail(browser: Any, three: Path) -> None:
+    with opened(browser, three, THREE) as page:
+        groups = page.locator("details[data-group] summary")
+        assert groups.all_inner_texts() == [
+            "Does not pass on one · quick; passes on two · quick and three · quick 2 cells",
+            "Does not pass on one · quick and two · quick; passes on three · quick 1 cell",
+        ]
+        assert page.locator("details[open] .compared li").count() == 2
+        page.fill("#query", "op:where")
+        assert page.get_attribute("[data-differ]", "data-differ") == "1"
+        page.fill("#query", "two:fail")
+        assert page.get_attribute("[data-differ]", "data-differ") == "1"
+        page.locator("details[open] .compared a").first.click()
+        page.wait_for_selector("h1 >> text=where[float32]")
+
+
+@pytest.mark.slow
+def test_two_runs_are_compared_with_a_query(browser: Any, three: Path) -> None:
+    address = "compare.html#a=one-quick:main&b=one-quick:latest"
+    with opened(browser, three, address) as page:
+        assert page.locator("dd[data-change='newly-failing']").inner_text() == "2"
+        page.fill("#query", "op:t")
+        assert page.locator("dd[data-change='newly-failing']").inner_text() == "1"
+        assert "q=op%3At" in page.url
+        page.select_option("#choose-third", index=1)
+        page.wait_for_selector("h2 >> text=What differs")
+
+
+@pytest.mark.slow
+def test_an_address_names_the_latest_run_or_a_label(browser: Any, three: Path) -> None:
+    cell = "device=one-quick&clause=layout.values&op=where&dtype=float32"
+    with visiting(browser, three) as (page, visit):
+        for run, status in (
+            ("latest", "fail"),
+            ("previous", "pass"),
+            ("main", "pass"),
+            ("feature", "fail"),
+        ):
+            visit(f"cell.html#{cell}&run={run}")
+            assert page.get_attribute(".tag", "data-status") == status
+        visit("grid.html#device=one-quick&run=main")
+        assert "2026-10-01" in page.locator("#choose-run option:checked").text_content()
+        assert "main · PR 1" in page.locator("#choose-run option:checked").text_content()
+
+
+def test_the_document_of_the_newest_run_has_a_permanent_address(three: Path) -> None:
+    latest = json.loads((three / "v1" / "devices" / "one-quick" / "latest.json").read_text())
+    assert latest["start"].startswith("2026-10-02")
+    assert latest["labels"] == {"branch": "feature", "pr": "2"}
+
+
+def test_the_axis_of_a_trend_has_dates(three: Path) -> None:
+    page = lxml.html.parse(str(three / "trends.html"))
+    chart = page.xpath("//section[@data-device='one-quick']//*[contains(@class, 'chart')]")[0]
+    texts = [each.text for each in chart.iter() if each.tag == "text"]
+    assert {"2026-10-01", "2026-10-02"} <= set(texts)
 
 
 @pytest.fixture(scope="module")
