@@ -73,6 +73,7 @@ def test_a_name_and_one_key_lead_to_each_of_twenty_things(
             page.wait_for_url(lambda url, wanted=wanted: f"/site/{wanted}" in url)
 
 
+@pytest.mark.slow
 def test_results_are_chosen_with_the_arrows_and_left_with_escape(
     browser: Any, friendly: Path
 ) -> None:
@@ -92,6 +93,7 @@ def test_results_are_chosen_with_the_arrows_and_left_with_escape(
         assert page.url.endswith("trends.html")
 
 
+@pytest.mark.slow
 def test_a_slash_in_a_query_is_a_letter(browser: Any, friendly: Path) -> None:
     with opened(browser, friendly, "explore.html#q=") as page:
         page.click("#query")
@@ -130,6 +132,7 @@ def test_a_cause_has_a_page_with_its_cells_on_each_device(browser: Any, tmp_path
         page.wait_for_selector("[data-verdict='regression']")
 
 
+@pytest.mark.slow
 def test_a_cause_that_is_gone_says_so(browser: Any, friendly: Path) -> None:
     with opened(browser, friendly, "cause.html#id=0000000000") as page:
         assert "may be fixed" in page.inner_text("[role=alert]")
@@ -156,6 +159,7 @@ def test_a_public_bug_has_a_page_with_blocks_and_cells(browser: Any, friendly: P
         assert page.locator("#alpha-quick-1").is_visible()
 
 
+@pytest.mark.slow
 def test_a_bug_of_another_device_lists_the_cells_that_would_find_it(
     browser: Any, friendly: Path
 ) -> None:
@@ -192,6 +196,7 @@ def test_a_filter_opens_the_groups_of_what_it_leaves(browser: Any, friendly: Pat
         assert page.locator("tr[data-row]:visible").count() == 0
 
 
+@pytest.mark.slow
 def test_an_address_of_a_folded_clause_opens_it(browser: Any, friendly: Path) -> None:
     with opened(browser, friendly, "contract.html#layout.out_kept") as page:
         assert page.locator("#layout\\.out_kept dl").is_visible()
@@ -263,12 +268,14 @@ def test_an_address_names_the_latest_run_or_a_label(browser: Any, three: Path) -
         assert "main · PR 1" in page.locator("#choose-run option:checked").text_content()
 
 
+@pytest.mark.slow
 def test_the_document_of_the_newest_run_has_a_permanent_address(three: Path) -> None:
     latest = json.loads((three / "v1" / "devices" / "one-quick" / "latest.json").read_text())
     assert latest["start"].startswith("2026-10-02")
     assert latest["labels"] == {"branch": "feature", "pr": "2"}
 
 
+@pytest.mark.slow
 def test_the_axis_of_a_trend_has_dates(three: Path) -> None:
     page = lxml.html.parse(str(three / "trends.html"))
     chart = page.xpath("//section[@data-device='one-quick']//*[contains(@class, 'chart')]")[0]

@@ -223,6 +223,7 @@ def test_the_overview_opens_on_the_causes_of_regressions(
         assert red == "rgb({}, {}, {})".format(*bytes.fromhex(colour.removeprefix("#")))
 
 
+@pytest.mark.slow
 def test_the_first_screen_of_six_devices_says_what_each_needs(browser: Any, tmp_path: Path) -> None:
     runs = []
     for number in range(6):

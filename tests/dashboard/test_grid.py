@@ -212,6 +212,7 @@ def test_a_square_shows_the_most_urgent_of_its_cells(browser: Any, site: Path) -
             assert wanted in labels
 
 
+@pytest.mark.slow
 def test_families_are_rows_that_open(browser: Any, tmp_path: Path) -> None:
     families = {
         op: "linear" if op in ("linalg.lu", "where", "add") else "other" for op in fleet.OPS

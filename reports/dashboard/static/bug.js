@@ -19,12 +19,12 @@ conform.start(async (app, site) => {
       el("p", { class: "hint" }, el("a", { href: "bugs.html" }, "Public bugs")),
       el("h1", {}, name),
       el("p", { class: "lede" }, backend ? `Reported for ${backend}. ` : "", address ? el("a", { href: address, rel: "noopener noreferrer" }, address) : url),
-      ...having.map(({ device, run, bug }) => of(device, run, bug, universe)));
+      ...having.map(({ device, run, bug }, i) => of(device, run, bug, universe, i === 0)));
   }
 
-  function of(device, run, bug, universe) {
+  function of(device, run, bug, universe, open) {
     const letters = universe.letters(run);
-    const list = (positions) => pieces.byClause(site, { device, run, universe, letters, cells: pieces.cellsAt(universe, run, positions) });
+    const list = (positions) => pieces.byClause(site, { device, run, universe, letters, cells: pieces.cellsAt(universe, run, positions) }, open);
     return el("section", { "data-device": device.slug }, el("h2", {}, model.title(device), " ", el("small", {}, conform.day(run.start))),
       bug.blocks.length ? el("ul", { class: "rows blocks" }, byReason(run, bug).map((blocks) => el("li", {},
         el("div", {}, blocks.flatMap((block) => [el("code", {}, block.clause.join(", ")), " ", el("code", {}, block.op.join(", ")), el("br", {})])),

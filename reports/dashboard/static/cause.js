@@ -25,12 +25,12 @@ conform.start(async (app, site) => {
       el("ul", { class: "devices", "aria-label": "Devices" }, some.map((each) => el("li", {}, el("a", { href: conform.address("cause", { id, device: each.device.slug }), "aria-current": each.device === device ? "true" : null },
         model.title(each.device), el("small", {}, conform.plural(each.causes.reduce((sum, cause) => sum + cause.cells, 0), "cell")))))),
       some.length < having.length ? el("p", { class: "hint" }, `Not on ${having.filter(({ causes: none }) => !none.length).map((each) => model.title(each.device)).join(", ")}.`) : null,
-      ...causes.map((cause) => part(cause, { device, run, universe, before })),
+      ...causes.map((cause, i) => part(cause, { device, run, universe, before }, i === 0)),
       el("p", { class: "hint" }, "A cause is presumed from the failures: two faults with the same symptoms are one cause here, and one fault with two symptoms is two."),
     ].filter(Boolean));
   }
 
-  function part(cause, { device, run, universe, before }) {
+  function part(cause, { device, run, universe, before }, open) {
     const cells = pieces.cellsAt(universe, run, cause.positions), letters = universe.letters(run);
     const verdict = cause.verdict === "regression" ? "regression" : cause.verdict === "expected" ? "listed in the manifest" : cause.verdict;
     const fresh = before === null ? 0 : newly(before, universe, letters, cells);
@@ -46,7 +46,7 @@ conform.start(async (app, site) => {
       el("p", {}, "Read first: ", pieces.cellLink(example, el("code", {}, `${example.clause}::${model.cellName(example.op, example.dtype)}`))),
       ...(bugs.length ? [el("p", {}, "Public bugs: ", bugs.flatMap((bug, i) => [i ? ", " : "", pieces.bugLink(bug)]))] : []),
       cells.length ? el("h2", {}, "Cells") : null,
-      pieces.byClause(site, { device, run, universe, letters, cells }));
+      pieces.byClause(site, { device, run, universe, letters, cells }, open));
   }
 
   const kind = ([, , dtype, variant]) => (variant ? `${dtype}@${variant}` : dtype);

@@ -39,9 +39,9 @@ conform.pieces = (function () {
     return found;
   }
 
-  // Cells as one folded list for each clause; the list of the first clause is open.
-  const LISTED = 60;
-  function byClause(site, { device, run, universe, letters, cells }) {
+  // Cells as one folded list for each clause; with `open`, the list of the clause with most cells is open.
+  const LISTED = 48;
+  function byClause(site, { device, run, universe, letters, cells }, open = true) {
     const statuses = model.statuses(site), clauses = new Map();
     for (const cell of cells) {
       const { clause } = universe.names(cell);
@@ -55,7 +55,7 @@ conform.pieces = (function () {
     return el("div", { class: "by-clause" }, most.map(([clause, found], i) => {
       const list = el("ul", { class: "cells" }, found.slice(0, LISTED).map(item));
       const more = el("button", { type: "button", class: "quiet", onclick: () => { list.append(...found.slice(LISTED).map(item)); more.remove(); } }, `Show ${conform.number(found.length - LISTED)} more`);
-      return el("details", { class: "family", open: i === 0 }, el("summary", {}, el("code", {}, clause), " ", el("small", {}, conform.plural(found.length, "cell"))), list, found.length > LISTED ? more : null);
+      return el("details", { class: "family", open: open && i === 0 }, el("summary", {}, el("code", {}, clause), " ", el("small", {}, conform.plural(found.length, "cell"))), list, found.length > LISTED ? more : null);
     }));
   }
 
