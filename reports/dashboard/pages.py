@@ -37,6 +37,9 @@ SHOWN = 6
 CAUSES_IN_VIEW = 15
 CAUSES_OF_DEVICE = 6
 
+# The group of manifest blocks that do nothing in a run.
+UNUSED = "expired, or without a cell in this plan"
+
 # The most causes on the page of all causes that are not folded away.
 CAUSES_OPEN = 36
 
@@ -81,13 +84,13 @@ class Health:
 
     @property
     def groups(self) -> dict[str, list[tuple[documents.Block, list[str]]]]:
-        """The blocks as the page shows them: those that are out of date, then those of each kind."""
+        """The blocks as the page shows them: those that are expired or match no cell, then those of each kind."""
         found: dict[str, list[tuple[documents.Block, list[str]]]] = {}
         for block, faults in self.blocks:
-            outdated = {"expired", "stale"}.intersection(faults)
-            name = "out of date" if outdated else block.kind or "no kind given"
+            unused = {"expired", "stale"}.intersection(faults)
+            name = UNUSED if unused else block.kind or "no kind given"
             found.setdefault(name, []).append((block, faults))
-        return dict(sorted(found.items(), key=lambda each: (each[0] != "out of date", each[0])))
+        return dict(sorted(found.items(), key=lambda each: (each[0] != UNUSED, each[0])))
 
 
 def write(

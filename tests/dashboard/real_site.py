@@ -36,7 +36,9 @@ def run(device: str, folder: Path, broken: bool) -> None:
     if broken and device == "simulated":
         environment.update(FAULTS)
     started = time.perf_counter()
-    done = subprocess.run(command(device, folder, broken), cwd=CHECKOUT, env=environment, check=False)
+    done = subprocess.run(
+        command(device, folder, broken), cwd=CHECKOUT, env=environment, check=False
+    )
     print(f"{folder}: exit {done.returncode} after {time.perf_counter() - started:.0f} s")
     if done.returncode not in (0, 1):
         sys.exit(f"expected a whole run (exit 0 or 1), got exit {done.returncode}: see above")
@@ -48,7 +50,7 @@ def command(device: str, folder: Path, broken: bool) -> list[str]:
     planted = ["-p", "tests.dashboard.planted"] if broken and device != "simulated" else []
     return [
         *(sys.executable, "-m", "pytest", "-q", "-n", "auto"),
-        *(*chosen, *planted, f"--results={folder}", "--no-resume"),
+        *(*chosen, *planted, f"--results={folder}", *(["--resume"] if folder.exists() else [])),
     ]
 
 
