@@ -39,7 +39,7 @@ def test_a_run_already_seen_is_not_read_again(
     seen: list[Path] = []
     monkeypatch.setattr(
         "reports.dashboard.build.ingest",
-        lambda run, *rest: seen.append(run) or ingest(run, *rest),
+        lambda run, *rest, **how: seen.append(run) or ingest(run, *rest, **how),
     )
     made = build([one, two], tmp_path / "site", Options(now=NOW, jobs=1))
     assert (made.runs, made.read, seen) == (2, 1, [two])
