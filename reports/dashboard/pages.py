@@ -34,7 +34,7 @@ STATIC = Path(__file__).with_name("static")
 SHOWN = 6
 
 # The most causes on the first screen of the overview, of all devices and of one; a device has at least two.
-CAUSES_IN_VIEW = 15
+CAUSES_IN_VIEW = 14
 CAUSES_OF_DEVICE = 6
 
 # The group of manifest blocks that do nothing in a run.
