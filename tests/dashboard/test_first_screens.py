@@ -190,7 +190,7 @@ def test_a_cell_leads_to_its_square_in_the_grid(browser: Any, large: Path) -> No
 
 
 @pytest.mark.parametrize(
-    ("width", "height", "scheme"), [each for each in SCREENS if each[0] in (390, 1280)]
+    ("width", "height", "scheme"), [each for each in SCREENS if each.values[0] in (390, 1280)]
 )
 def test_the_overview_opens_on_the_causes_of_regressions(
     browser: Any, friendly: Path, width: int, height: int, scheme: str
@@ -214,7 +214,7 @@ def test_the_overview_opens_on_the_causes_of_regressions(
             ("alpha-quick", "layout.values", "add"), ("alpha-quick", "layout.bounds", "linalg.lu"),
             ("alpha-quick", "layout.values", "where"), ("alpha-quick", "layout.out_kept", "mul"),
             ("alpha-quick", "layout.values", "T"), ("alpha-quick", "layout.bounds", "add"),
-            ("beta-quick", "layout.values", "mul"),
+            ("beta-quick", "layout.values", "mul"), ("beta-quick", "streams.query", "false while busy"),
         }  # fmt: skip
         assert shown == {f"{device}&{clause}::{op}" for device, clause, op in wanted}
         red = page.evaluate("getComputedStyle(document.querySelector('a[data-cause]')).color")
