@@ -2,7 +2,7 @@
 
 Needs Playwright and an installed Chromium (or ``$CONFORM_CHROMIUM``). Writes the overview, the grid and a cell, light
 and dark, into docs/images. CELL is the address of the cell to show, such as ``cell.html#clause=…&op=…&dtype=…``;
-without it, the first cause on the overview is shown.
+without it, the example of the first cause is shown. The grid is that of the most urgent device.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ CHROMIUM = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stab
 # Name, address and height in CSS pixels of each picture; all have the same WIDTH.
 WIDTH = 1280
 PICTURES = (
-    ("overview", "index.html", 880),
-    ("grid", "grid.html", 800),
+    ("overview", "index.html", 800),
+    ("grid", "", 800),
     ("cell", "", 1060),
 )
 
@@ -47,13 +47,16 @@ def take(site: Path, folder: Path, cell: str) -> list[Path]:
         chromium = playwright.chromium.launch(
             executable_path=find_chromium(), args=["--no-sandbox", "--disable-gpu"]
         )
-        cell = cell or _first_cause(chromium, site)
+        addresses = {
+            "cell": cell or _first_link(chromium, site, "causes.html", "[data-cause] .meta a"),
+            "grid": _first_link(chromium, site, "index.html", ".device h2 a").partition("&q=")[0],
+        }
         for scheme in ("light", "dark"):
             for name, address, height in PICTURES:
                 page = chromium.new_page(
                     color_scheme=scheme, viewport={"width": WIDTH, "height": height}
                 )
-                page.goto(f"file://{site.resolve()}/{address or cell}")
+                page.goto(f"file://{site.resolve()}/{address or addresses[name]}")
                 if page.query_selector("#app"):
                     page.wait_for_selector("html[data-ready]", state="attached")
                 path = folder / f"{name}-{scheme}.png"
@@ -64,14 +67,14 @@ def take(site: Path, folder: Path, cell: str) -> list[Path]:
     return taken
 
 
-def _first_cause(chromium: Any, site: Path) -> str:
-    """The address of the example of the first cause on the overview; of no cell if there is no cause."""
+def _first_link(chromium: Any, site: Path, address: str, selector: str) -> str:
+    """The address of the first link of a kind on a page; that of the overview if there is none."""
     page = chromium.new_page()
-    page.goto(f"file://{site.resolve()}/index.html")
-    link = page.query_selector("a[data-cause]")
-    address = str(link.get_attribute("href")) if link is not None else "cell.html"
+    page.goto(f"file://{site.resolve()}/{address}")
+    link = page.query_selector(selector)
+    found = str(link.get_attribute("href")) if link is not None else "index.html"
     page.close()
-    return address
+    return found
 
 
 def main(arguments: list[str]) -> int:

@@ -31,7 +31,7 @@ from conformance.commands.locate import locate
 from conformance.commands.manifest import manifest
 from conformance.commands.precision import precision
 from conformance.commands.recordings import record
-from conformance.commands.runs import crcr, dashboard, diff, gate, merge, results
+from conformance.commands.runs import crcr, dashboard, diff, gate, merge, results, serve
 from conformance.recordings.formats import FORMATS
 from conformance.version import VERSION
 from devices import autoload
@@ -192,7 +192,7 @@ for command in (
         init,
         issue,
     ),
-    *(kernels, locate, manifest, merge, minimise, pin, precision, record, results),
+    *(kernels, locate, manifest, merge, minimise, pin, precision, record, results, serve),
 ):
     conform.add_command(command)
 

@@ -42,6 +42,7 @@ _KINDS: Final[Mapping[str, Mapping[str, Any]]] = {
     "path": {"type": PATH},
     "folder": {"type": click.Path(path_type=Path, file_okay=False)},
     "count": {"type": click.IntRange(1)},
+    "port": {"type": click.IntRange(0, 65535)},
     "seconds": {"type": click.FloatRange(min=0.1)},
     "jobs": {"type": click.IntRange(1, 64)},
     "state": {"type": click.Choice(["judged", "reached", "never-called", "missing"])},

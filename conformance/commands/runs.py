@@ -1,11 +1,13 @@
-"""The commands that read results folders: ``conform gate``, ``results``, ``diff``, ``merge``, ``crcr`` and
-``dashboard``."""
+"""The commands that read results folders: ``conform gate``, ``results``, ``diff``, ``merge``, ``crcr``, ``dashboard``
+and ``serve``."""
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -215,6 +217,7 @@ def dashboard(runs: tuple[Path, ...], output: Path, **given: Any) -> None:
     """
     from reports.dashboard.build import Options, build
 
+    given["labels"] = labels_of(given.pop("label"))
     with as_folders(runs) as folders:
         made = build(folders, output, Options(**given))
     for refusal in made.refused:
@@ -223,3 +226,37 @@ def dashboard(runs: tuple[Path, ...], output: Path, **given: Any) -> None:
         f"{output / 'index.html'}: {number(made.devices, 'device')}, {number(made.runs, 'run')} "
         f"({made.read} read, {made.runs - made.read} already there)"
     )
+
+
+@click.command()
+@click.argument("runs", nargs=-1, required=True, metavar="RUN…", type=PATH)
+@options("serve")
+def serve(runs: tuple[Path, ...], port: int, title: str) -> None:
+    """Show a run in the browser.
+
+    Builds the pages of the dashboard in a temporary folder and serves them on this machine until Ctrl+C. Each RUN is the
+    folder given to --results. Partial and interrupted runs are shown too, with the cells that have an outcome. Exits 4
+    if a run's files cannot be read or were edited, or if the port is in use.
+    """
+    from reports.dashboard.serve import serving
+
+    with serving(runs, port, title) as site:
+        click.echo(f"{site.url} ({number(site.runs, 'run')}; Ctrl+C ends)")
+        try:
+            site.server.serve_forever()
+        except KeyboardInterrupt:
+            click.echo("stopped")
+
+
+def labels_of(texts: Iterable[str]) -> dict[str, str]:
+    """Returns the labels that ``--label NAME=VALUE`` gives. Raises click.UsageError for a text of another form."""
+    found = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals or not value or not re.fullmatch(r"[a-z][a-z0-9_-]{0,31}", name):
+            raise click.UsageError(
+                f"--label {text}: expected NAME=VALUE, such as branch=main; a name has lower-case letters, digits, "
+                "_ and -"
+            )
+        found[name] = value
+    return found

@@ -59,7 +59,7 @@ def alarm_of(series: Series, changed: Changes, axis: Axis) -> Alarm:
     causes = [
         RedCause(
             each,
-            _kind_of(each),
+            kind_of(each),
             sum(cells[place] in new for place in each.positions) if cells else 0,
         )
         for each in red
@@ -90,8 +90,8 @@ def _is_regression(letter: str) -> bool:
     return letter in LETTERS and LETTERS[letter].verdict is Verdict.REGRESSION
 
 
-def _kind_of(cause: Cause) -> str:
-    """Returns the status with which the example of a cause is shown."""
+def kind_of(cause: Cause) -> str:
+    """Returns the status with which the example of a cause is shown (``reports.status_letters``)."""
     wanted = (cause.outcome, cause.verdict)
     kinds = (each.kind for each in LETTERS.values() if (each.outcome, each.verdict) == wanted)
     return next(kinds, "fail")

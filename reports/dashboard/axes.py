@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 import msgspec
@@ -32,9 +32,9 @@ def shard_of(op: str) -> int:
     return value % SHARDS
 
 
-class Axis(msgspec.Struct, frozen=True):
+class Axis(msgspec.Struct, frozen=True, omit_defaults=True):
     """The cells of a run in the order of the site, and the names of their clauses, dtypes and operators. A dtype has
-    ``@variant`` at its end if its cells have a variant.
+    ``@variant`` at its end if its cells have a variant. ``families`` has the family of each operator that has one.
 
     Each pattern in ``patterns`` lists clauses and their dtypes, as positions in ``clauses`` and ``dtypes``. ``ops`` are
     pairs of a name and a position in ``patterns``, sorted by name. The cells are those of the first operator, clause by
@@ -45,6 +45,7 @@ class Axis(msgspec.Struct, frozen=True):
     dtypes: list[str]
     patterns: list[list[tuple[int, list[int]]]]
     ops: list[tuple[str, int]]
+    families: dict[str, str] = {}
 
     @property
     def hash(self) -> str:
@@ -69,10 +70,10 @@ def _dtype_order(name: str) -> tuple[int, int, str]:
     return (0 if not name else 4 if kind == 5 else kind, int(bits[0]) if bits else 0, name)
 
 
-def order(folded: Folded) -> Ordered:
+def order(folded: Folded, families: Mapping[str, str] | None = None) -> Ordered:
     """Sorts the cells of a plan by operator. The cells of one operator keep the order of the plan.
 
-    ``folded`` has the cells in the form of the plan document.
+    ``folded`` has the cells in the form of the plan document, ``families`` the family of each operator.
     """
     clauses: dict[str, int] = {}
     used = {name for _, ops in folded for names in ops.values() for name in names}
@@ -98,7 +99,8 @@ def order(folded: Folded) -> Ordered:
         if pattern:
             ops.append((op, patterns.setdefault(tuple(pattern), len(patterns))))
     unfolded = [[(clause, list(found)) for clause, found in pattern] for pattern in patterns]
-    return Ordered(Axis(list(clauses), list(dtypes), unfolded, ops), positions)
+    of_op = {op: families[op] for op, _ in ops if op in families} if families else {}
+    return Ordered(Axis(list(clauses), list(dtypes), unfolded, ops, of_op), positions)
 
 
 def slices(axis: Axis) -> Iterator[tuple[str, int, int, int]]:

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
+from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 from typing import TypeVar
@@ -35,14 +36,16 @@ GENERATOR = "torch-conformance dashboard"
 @dataclass(frozen=True, slots=True)
 class Options:
     """The options of ``conform dashboard``. ``details`` is the number of newest runs of each device whose messages and
-    repro scripts are kept. ``now`` is the current time, which decides how old a run is and whether a manifest block has
-    expired."""
+    repro scripts are kept. ``labels`` are published with each run that the build reads. ``now`` is the current time,
+    which decides how old a run is and whether a manifest block has expired."""
 
     title: str = "Compatibility dashboard"
     skip_refused: bool = False
     fresh: bool = False
     details: int = 2
     jobs: int | None = None
+    labels: Mapping[str, str] = field(default_factory=dict)
+    publish: bool = True
     now: datetime = field(default_factory=lambda: datetime.now(timezone.utc))
 
 
@@ -65,7 +68,7 @@ def build(paths: Sequence[Path], folder: Path, options: Options | None = None) -
     """
     options = options or Options()
     site = open_site(folder, fresh=options.fresh)
-    bring_in(site, find_runs(paths), skip_refused=options.skip_refused, jobs=options.jobs)
+    bring_in(site, find_runs(paths), options)
     if not site.runs:
         raise Refused("no run to publish: " + "; ".join(site.refused))
     series = series_of(site.runs.values())
@@ -133,10 +136,10 @@ def open_site(folder: Path, *, fresh: bool) -> Site:
     return site
 
 
-def bring_in(site: Site, paths: Iterable[Path], *, skip_refused: bool, jobs: int | None) -> None:
+def bring_in(site: Site, paths: Iterable[Path], options: Options) -> None:
     """Adds the runs that the site does not have yet. The files of the site change only after all new runs were read.
 
-    Raises RunError and Refused. With ``skip_refused``, runs that must not be published are listed in ``site.refused``
+    Raises RunError and Refused. With ``options.skip_refused``, runs that must not be published are listed in ``site.refused``
     instead.
     """
     known = {document.sha256 for document in site.runs.values()}
@@ -150,7 +153,7 @@ def bring_in(site: Site, paths: Iterable[Path], *, skip_refused: bool, jobs: int
     staging = site.folder / f".staging-{os.getpid()}"
     try:
         staging.mkdir(parents=True)
-        site.read, site.refused = _ingest_all(list(wanted.values()), staging, skip_refused, jobs)
+        site.read, site.refused = _ingest_all(list(wanted.values()), staging, options)
         _move(staging, site.folder)
     except OSError as error:
         where = error.filename or site.folder
@@ -163,18 +166,21 @@ def bring_in(site: Site, paths: Iterable[Path], *, skip_refused: bool, jobs: int
 
 
 def _ingest_all(
-    paths: Sequence[Path], staging: Path, skip_refused: bool, jobs: int | None
+    paths: Sequence[Path], staging: Path, options: Options
 ) -> tuple[list[str], list[str]]:
+    jobs = options.jobs
+    read = partial(_ingest, staging=staging, labels=dict(options.labels), publish=options.publish)
     processes = min(jobs or _processors(), len(paths))
     size = sum(record_file(path).stat().st_size for path in paths)
     if processes > 1 and (jobs or size > _WORTH_PROCESSES):
         # Not forked: the caller may have threads (torch, tests).
         with ProcessPoolExecutor(processes, get_context("spawn")) as pool:
-            answers = list(pool.map(_ingest, paths, [staging] * len(paths)))
+            answers = list(pool.map(read, paths))
     else:
-        answers = [_ingest(path, staging) for path in paths]
+        answers = [read(path) for path in paths]
     for answer in answers:
-        if isinstance(answer, ConformError) and not (skip_refused and isinstance(answer, Refused)):
+        skipped = options.skip_refused and isinstance(answer, Refused)
+        if isinstance(answer, ConformError) and not skipped:
             raise answer
     return (
         [answer for answer in answers if isinstance(answer, str)],
@@ -182,11 +188,13 @@ def _ingest_all(
     )
 
 
-def _ingest(path: Path, staging: Path) -> str | ConformError:
+def _ingest(
+    path: Path, staging: Path, labels: Mapping[str, str], publish: bool
+) -> str | ConformError:
     """Adds one run to the staging folder, in a worker process. Returns the id of the run, or the error that should be
     shown to the user."""
     try:
-        return ingest(path, staging)
+        return ingest(path, staging, labels, publish=publish)
     except ConformError as error:
         return error
 

@@ -93,6 +93,24 @@ class Cause(msgspec.Struct, frozen=True):
     positions: list[int] = []
     gating: bool = True  # false for cells of provisional clauses
     used: str = ""  # how many public models call the most used op; empty if none does
+    id: str = ""  # the same for the same cause in every run and on every device; documents of suite 0.1 have none
+
+
+class PublicBug(msgspec.Struct, frozen=True):
+    """A public bug report that a run is about.
+
+    ``blocks`` are the positions of the manifest's blocks that give its address as their issue, and ``expected`` the
+    positions, in the run's axis, of the cells that fail as these blocks expect. ``backend`` is the device that the bug
+    was reported for, and ``seen`` has the positions of the cells that fail here and would find the bug on that
+    device. ``name`` is a short name, such as ``pytorch#139006``.
+    """
+
+    url: str
+    name: str
+    backend: str = ""
+    blocks: list[int] = []
+    expected: list[int] = []
+    seen: list[int] = []
 
 
 class ReplayedCall(msgspec.Struct, frozen=True):
@@ -173,6 +191,11 @@ class RunDocument(msgspec.Struct, frozen=True):
     levels: list[Level] = []  # none in a run of a suite that states none
     causes: list[Cause] = []  # of the cells that fail, the largest first
     replay: Replay | None = None  # of a run of ``conform replay``
+    bugs: list[PublicBug] = []  # those with most cells first
+    labels: dict[str, str] = {}  # given to ``conform dashboard --label``: branch, commit, pr, …
+    lacking: list[
+        str
+    ] = []  # what the run lacks to be complete; only on a site that is not published
 
 
 class ContractDocument(msgspec.Struct, frozen=True):
@@ -288,10 +311,12 @@ _FORMULA = ("=", "+", "-", "@", "\t")
 def write_downloads(
     folder: Path, latest: Iterable[tuple[str, RunDocument]], axes: Mapping[str, Axis]
 ) -> None:
-    """Writes ``v1/devices/<slug>/cells.csv`` for the newest run of each slug, and ``v1/schema/<name>.schema.json``."""
+    """Writes ``v1/devices/<slug>/cells.csv`` and ``latest.json`` (the document of the run) for the newest run of each
+    slug, and ``v1/schema/<name>.schema.json``."""
     lines: dict[str, list[str]] = {}  # runs of one plan share theirs
     endings = {code: f"{each.outcome},{each.verdict}\r\n" for code, each in LETTERS.items()}
     for slug, run in latest:
+        write_json(folder / "v1" / "devices" / slug / "latest.json", run)
         if run.axis not in lines:
             lines[run.axis] = beginnings(axes[run.axis])
         rows = [

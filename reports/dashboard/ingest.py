@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
@@ -34,6 +35,7 @@ from reports.model import (
     Exclusion,
     Run,
     RunError,
+    fold,
     problem_with,
 )
 from reports.run import (
@@ -53,6 +55,8 @@ LONGEST_SCRIPT = 100_000
 # The most cells of a cause that a page lists, and the most tensors of a call that it draws.
 _NAMED = 12
 _PICTURES = 6
+
+_ISSUE = re.compile(r"https://github\.com/([\w.-]+)/([\w.-]+)/(?:issues|pull)/(\d+)")
 
 # Fields that identify a machine. They are never published.
 _PRIVATE = ("host", "device_uuid")
@@ -76,8 +80,8 @@ class Refused(ConformError):
 
 @dataclass(frozen=True, slots=True)
 class ReadRun:
-    """A complete run, with its cells in the order of its axis. ``not_passed`` has the results of all cells that did not
-    pass, by the position of the cell."""
+    """A run, with its cells in the order of its axis. ``not_passed`` has the results of all cells that did not pass, by
+    the position of the cell. ``lacking`` says what the run lacks to be complete; it is empty for a complete run."""
 
     run: Run
     sha256: str
@@ -88,6 +92,7 @@ class ReadRun:
     samples: list[int]
     not_passed: dict[int, CellResult]
     layouts: int
+    lacking: tuple[str, ...] = ()
 
     @property
     def id(self) -> str:
@@ -111,14 +116,37 @@ def fingerprint(path: Path) -> str:
 
 def read_publishable(path: Path) -> ReadRun:
     """Reads a run. Raises RunError if its record is damaged, and Refused if the run is incomplete."""
-    source = record_file(path)
+    return _read(path, load_run(path), [])
+
+
+def read_any(path: Path) -> ReadRun:
+    """Reads a run that need not be complete: those of its cells that have an outcome.
+
+    Raises RunError if its record is damaged, and Refused if no cell has an outcome.
+    """
     run = load_run(path)
-    cells = run.parsed.cells
-    if reasons := not_whole(run):
+    lacking = [text.partition(";")[0] for text in not_whole(run)]
+    missing = run.missing
+    if missing and not run.provenance.partial:
+        lacking.append(without_outcome(missing, len(run.parsed.cells)))
+    return _read(path, run, lacking)
+
+
+def _read(path: Path, run: Run, lacking: Sequence[str]) -> ReadRun:
+    """Puts the cells of a run in the order of its axis. ``lacking`` says what the run lacks to be complete, if that is
+    no reason to refuse it."""
+    source, cells, planned = record_file(path), run.parsed.cells, run.plan.cells
+    if lacking:
+        absent = set(run.missing)
+        cells = tuple(cell for cell in cells if cell not in absent)
+        planned = fold(cells)
+        if not cells:
+            raise Refused(f"{source}: no cell has an outcome")
+    elif reasons := not_whole(run):
         raise Refused(f"{source}: {reasons[0]}")
-    if missing := run.missing:
+    elif missing := run.missing:
         raise Refused(f"{source}: incomplete: {without_outcome(missing, len(cells))}")
-    ordered = axes.order(run.plan.cells)
+    ordered = axes.order(planned, run.plan.families)
     results = [run.results[cells[position]] for position in ordered.positions]
     codes = "".join(
         [PASS if result.passed_without_remark else code_of(result) for result in results]
@@ -141,6 +169,7 @@ def read_publishable(path: Path) -> ReadRun:
         [result.samples for result in results],
         not_passed,
         len({name for names in ran.values() for name in names}),
+        tuple(lacking),
     )
 
 
@@ -243,13 +272,15 @@ def _published(block: Block, active: bool, cells: int, met: int) -> documents.Bl
 # -- writing
 
 
-def ingest(path: Path, site: Path) -> str:
-    """Reads a run and writes its files below ``site``. Returns the run's id.
+def ingest(
+    path: Path, site: Path, labels: Mapping[str, str] | None = None, *, publish: bool = True
+) -> str:
+    """Reads a run and writes its files below ``site``. Returns the run's id. ``labels`` are published with the run.
 
-    Raises RunError if the record is damaged, and Refused if the run is incomplete.
+    Raises RunError if the record is damaged, and Refused if the run is incomplete and the site is to be published.
     """
     with collector_paused():
-        run = read_publishable(path)
+        run = read_publishable(path) if publish else read_any(path)
     manifest = matched_manifest(run)
     contract = documents.ContractDocument(_cleaned(run.run.plan.clauses, list[Clause]))
     contract_data = msgspec.json.encode(contract)
@@ -259,7 +290,7 @@ def ingest(path: Path, site: Path) -> str:
     _both(site, f"axes/{axis_hash}", msgspec.json.encode(run.axis))
     for number, shard in _shards(run, manifest.deciding).items():
         documents.write_script(site, f"details/{run.id}/{number}", shard.encoded())
-    document = _document(run, axis_hash, contract_hash, manifest.manifest)
+    document = _document(run, axis_hash, contract_hash, manifest, labels or {})
     _both(site, f"runs/{run.id}", msgspec.json.encode(document))
     return run.id
 
@@ -287,7 +318,7 @@ def _clean_texts(value: object) -> object:
 
 
 def _document(
-    read: ReadRun, axis: str, contract: str, manifest: documents.Manifest
+    read: ReadRun, axis: str, contract: str, manifest: Judged, labels: Mapping[str, str]
 ) -> documents.RunDocument:
     run, plan = read.run, read.run.plan
     origin = {name: each for name, each in asdict(run.provenance).items() if name not in _PRIVATE}
@@ -310,11 +341,52 @@ def _document(
         undeclared=_undeclared(read),
         provisional=[clause.id for clause in plan.clauses if clause.provisional],
         exclusions=_cleaned(plan.exclusions, list[Exclusion]),
-        manifest=manifest,
+        manifest=manifest.manifest,
         levels=_cleaned(levels_of(run), list[Level]),
         causes=_published_causes(read, causes),
         replay=published(run, causes),
+        bugs=public_bugs(read, manifest.manifest.blocks, manifest.deciding),
+        labels=_cleaned(dict(labels), dict[str, str]),
+        lacking=[clean(text) for text in read.lacking],
     )
+
+
+def public_bugs(
+    read: ReadRun, blocks: Sequence[documents.Block], deciding: Mapping[int, list[int]]
+) -> list[documents.PublicBug]:
+    """Returns the public bugs that a run is about: the issues that its manifest's blocks name, and the bugs of other
+    devices that its failing cells would find."""
+    found: dict[str, documents.PublicBug] = {}
+    for number, block in enumerate(blocks):
+        if block.issue is not None and block.issue.startswith(("http://", "https://")):
+            url = clean(block.issue)
+            if url not in found:
+                found[url] = documents.PublicBug(url, name_of_issue(url), "", [], [], [])
+            found[url].blocks.append(number)
+    of_block = {number: bug for bug in found.values() for number in bug.blocks}
+    for place, numbers in deciding.items():
+        if read.not_passed[place].verdict not in (Verdict.EXPECTED, Verdict.FLAKY):
+            continue
+        for bug in {of_block[number].url for number in numbers if number in of_block}:
+            found[bug].expected.append(place)
+    for place, result in read.not_passed.items():
+        for seen in result.seen:
+            url = clean(seen.url)
+            if url not in found:
+                name, backend = clean(seen.reference), clean(seen.backend)
+                found[url] = documents.PublicBug(url, name, backend, [], [], [])
+            found[url].seen.append(place)
+    return sorted(found.values(), key=lambda bug: (-len(bug.expected), -len(bug.seen), bug.name))
+
+
+def name_of_issue(url: str) -> str:
+    """Returns a short name for the address of an issue: ``pytorch#123`` for an issue of pytorch/pytorch,
+    ``owner/repository#123`` for others on GitHub, else the address without its scheme."""
+    match = _ISSUE.fullmatch(url)
+    if match is None:
+        return url.partition("://")[2]
+    owner, repository, number = match.groups()
+    return f"{repository if owner == repository else f'{owner}/{repository}'}#{number}"
 
 
 def _failing(read: ReadRun) -> list[CellResult]:
@@ -346,7 +418,15 @@ def _published_cause(
         positions=[places[result.key] for result in cause.results],
         gating=cause.gates,
         used=clean(use_of(cause)),
+        id=cause_id(cause),
     )
+
+
+def cause_id(cause: Cause) -> str:
+    """Returns the name of a cause on the site: ten hexadecimal digits of the SHA-256 of its key, which does not depend
+    on the run or the device."""
+    text = json.dumps([cause.key.rule, *cause.key.about])
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:10]
 
 
 def _undeclared(read: ReadRun) -> dict[str, list[str]]:
@@ -365,6 +445,7 @@ class _Cause(msgspec.Struct):
     """The reason why a cell fails, and the first cells that fail for the same reason. ``count`` is the number of all
     cells that fail for that reason."""
 
+    id: str
     sentence: str
     todo: str
     count: int
@@ -452,7 +533,7 @@ def _causes(read: ReadRun) -> Iterator[tuple[int, _Cause]]:
     for cause in causes_of(read.run, unexpected(read.run)):
         names = [clean(str(result.key)) for result in cause.results[:_NAMED]]
         advice = clean(todo(cause, read.run.parsed.clauses))
-        made = _Cause(clean(sentence(cause)), advice, len(cause.results), names)
+        made = _Cause(cause_id(cause), clean(sentence(cause)), advice, len(cause.results), names)
         yield from ((new[result.key], made) for result in cause.results)
 
 

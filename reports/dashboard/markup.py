@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from datetime import datetime
 from functools import cache
 from pathlib import Path
@@ -35,7 +36,10 @@ def environment() -> Environment:
         "number": "{:,}".format,
         "short": "{:.1f}".format,
         "day": lambda start: start[:10],
+        "minute": lambda start: start[:16].replace("T", " "),
+        "labels": label_texts,
         "prose": prose,
+        "plain": lambda text: text.replace("`", ""),
         "web": web,
         "kind": KIND_OF.__getitem__,
         "words": in_words,
@@ -60,6 +64,14 @@ def web(url: object) -> str | None:
     code."""
     text = str(url or "")
     return text if re.fullmatch(r"https?://[^\s<>\"'\\]+", text) else None
+
+
+def label_texts(labels: Mapping[str, str]) -> list[str]:
+    """Returns the labels of a run as texts: the branch, ten characters of the commit, ``PR 123``, then the others."""
+    known = {"branch": "{}", "commit": "{:.10}", "pr": "PR {}"}
+    names = [name for name in known if name in labels]
+    others = [f"{name} {value}" for name, value in labels.items() if name not in known]
+    return [*(known[name].format(labels[name]) for name in names), *others]
 
 
 def square(kind: str) -> Markup:

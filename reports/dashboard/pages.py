@@ -14,7 +14,7 @@ import msgspec
 from markupsafe import Markup
 
 from reports.dashboard import documents, markup, svg
-from reports.dashboard.alarms import Alarm, alarm_of, urgency
+from reports.dashboard.alarms import Alarm, alarm_of, kind_of, urgency
 from reports.dashboard.axes import SHARDS, Axis, letters_in, slices
 from reports.dashboard.documents import DeviceDocument, RunDocument
 from reports.dashboard.replays import MEANING as MEANING_OF_CALLS
@@ -30,10 +30,18 @@ from reports.status_letters import table as statuses
 
 STATIC = Path(__file__).with_name("static")
 
-# The most cells of each kind of change, and the most causes of each device, on the overview. The pages that it links to
-# show all.
+# The most cells of each kind of change on the overview. The pages that it links to show all.
 SHOWN = 6
-SHOWN_CAUSES = 6
+
+# The most causes on the first screen of the overview, of all devices and of one; a device has at least two.
+CAUSES_IN_VIEW = 14
+CAUSES_OF_DEVICE = 6
+
+# The group of manifest blocks that do nothing in a run.
+UNUSED = "expired, or without a cell in this plan"
+
+# The most causes on the page of all causes that are not folded away.
+CAUSES_OPEN = 36
 
 
 @dataclass(slots=True)
@@ -67,14 +75,22 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """The state of a device's manifest: each block with its problems, the number of blocks with each problem, and the
-    number of blocks of each kind."""
+    """The state of a device's manifest: each block with its problems, and the number of blocks with each problem."""
 
     series: Series
     manifest: documents.Manifest
     blocks: list[tuple[documents.Block, list[str]]]
     faults: Counter[str]
-    kinds: dict[str, int]
+
+    @property
+    def groups(self) -> dict[str, list[tuple[documents.Block, list[str]]]]:
+        """The blocks as the page shows them: those that are expired or match no cell, then those of each kind."""
+        found: dict[str, list[tuple[documents.Block, list[str]]]] = {}
+        for block, faults in self.blocks:
+            unused = {"expired", "stale"}.intersection(faults)
+            name = UNUSED if unused else block.kind or "no kind given"
+            found.setdefault(name, []).append((block, faults))
+        return dict(sorted(found.items(), key=lambda each: (each[0] != UNUSED, each[0])))
 
 
 def write(
@@ -91,24 +107,31 @@ def write(
             documents.write(folder / "assets" / path.name, path.read_bytes())
     documents.write(folder / "assets" / "statuses.css", svg.style_sheet().encode())
     documents.write_script(folder, "site", site_data(site, series, devices, now))
+    documents.write_script(folder, "search", search_index(site, series))
     ops = _write_op_pages(folder, series, site, title)
     replays = replays_of(series)
     _write_replays(folder, replays, title)
     rows = [_row(each, document, site, now) for each, document in zip(series, devices)]
     levels = dict(sorted((each.level, each.title) for one in devices for each in one.levels))
     newest = max((each.latest for each in series), key=lambda run: run.id)
-    shared = {"root": "", "site_title": title, "built": now.strftime("%Y-%m-%d %H:%M UTC")}
+    lacking = [(each, text) for each in series for text in each.latest.lacking]
+    shared = {
+        "root": "",
+        "site_title": title,
+        "built": now.strftime("%Y-%m-%d %H:%M UTC"),
+        "lacking": lacking,
+    }
     contexts: dict[str, dict[str, object]] = {
         "index": {
             "rows": rows, "families": _families(rows, site), "meaning": MEANING, "shown": SHOWN,
             "worse": WORSE, "fixed": Change.FIXED, "runs": len(site.runs),
-            "levels": levels, "bar": svg.bar, "shown_causes": SHOWN_CAUSES,
-            "alarms": _alarms(rows, site), "replays": replays,
+            "levels": levels, "bar": svg.bar, "replays": replays, **_board(rows, site),
         },
-        "grid": {}, "explore": {}, "cell": {}, "compare": {},
-        "ops": {"series": series, "ops": ops},
+        "grid": {}, "explore": {}, "cell": {}, "compare": {}, "cause": {}, "bug": {},
+        "ops": {"series": series, "groups": _grouped(ops, site, series), "count": len(ops)},
         "trends": {"trends": [_trend(each) for each in series]},
-        "causes": {"series": series},
+        "causes": {"series": series, "kind_of": kind_of, "open": max(CAUSES_OPEN // len(series), 3)},
+        "bugs": {"reports": _reports(series), "series": series},
         "manifest": {"healths": [_health(each, now) for each in series]},
         "contract": {"clauses": site.contracts[newest.contract].clauses},
         "methodology": {"rows": rows, "meaning": MEANING},
@@ -131,6 +154,18 @@ def _row(series: Series, document: DeviceDocument, site: Site, now: datetime) ->
     )
 
 
+def _board(rows: Sequence[Row], site: Site) -> dict[str, object]:
+    """Returns what the first screen of the overview shows: each device's alarm with its row, the most urgent device
+    first, and how many causes of each device fit on it."""
+    alarms = _alarms(rows, site)
+    of_device = {row.series.slug: row for row in rows}
+    each = CAUSES_IN_VIEW // max(sum(alarm.red for alarm in alarms), 1)
+    return {
+        "board": [(alarm, of_device[alarm.series.slug]) for alarm in alarms],
+        "shown_causes": max(2, min(each, CAUSES_OF_DEVICE)),
+    }
+
+
 def _alarms(rows: Sequence[Row], site: Site) -> list[Alarm]:
     """Returns an ``Alarm`` for each device: the cells of its newest run that need attention. The most urgent device
     comes first."""
@@ -148,22 +183,63 @@ def _families(rows: Sequence[Row], site: Site) -> list[str]:
 
 
 @dataclass(frozen=True, slots=True)
+class Report:
+    """A public bug, and the devices whose newest run is about it: each with its entry in the run, and the reasons that
+    its manifest gives."""
+
+    name: str
+    url: str
+    backend: str
+    devices: list[tuple[Series, documents.PublicBug, list[str]]]
+
+    @property
+    def listed(self) -> bool:
+        """True if the manifest of a device names the bug."""
+        return any(bug.blocks for _, bug, _ in self.devices)
+
+    @property
+    def cells(self) -> int:
+        """The number of cells, of all devices, that fail as the manifests say or, if none does, that would find the
+        bug elsewhere."""
+        places = (bug.expected if self.listed else bug.seen for _, bug, _ in self.devices)
+        return sum(map(len, places))
+
+
+def _reports(series: Sequence[Series]) -> list[Report]:
+    """Returns the public bugs of the newest runs. Bugs that a manifest names come first, those with most cells first."""
+    found: dict[str, Report] = {}
+    for each in series:
+        blocks = each.latest.manifest.blocks
+        for bug in each.latest.bugs:
+            report = found.setdefault(bug.url, Report(bug.name, bug.url, bug.backend, []))
+            reasons = list(dict.fromkeys(blocks[number].reason for number in bug.blocks))
+            report.devices.append((each, bug, reasons))
+    return sorted(found.values(), key=lambda each: (not each.listed, -each.cells, each.name))
+
+
+@dataclass(frozen=True, slots=True)
 class Trend:
     """The number of cells that do not pass in each run of a device, shown as a chart for all cells, a chart for each
-    clause family, and a table."""
+    clause family of which a cell failed in some run, and a table. ``calm`` are the families of which none ever did."""
 
     series: Series
     chart: Markup
     families: list[tuple[str, Tally, Markup]]
+    calm: list[str]
+    names: list[str]
     table: list[tuple[RunDocument, Tally, list[Tally | None]]]
 
 
 def _trend(series: Series) -> Trend:
     counts = [counted(run) for run in series.runs]
     families = list(dict.fromkeys(name for _, parts in counts for name in parts))
-    small = []
+    small, calm = [], []
     for family in families:
-        points = _points(series, [parts.get(family, Tally()) for _, parts in counts])
+        of_family = [parts.get(family, Tally()) for _, parts in counts]
+        if all(count.judged == count.passed for count in of_family):
+            calm.append(family)
+            continue
+        points = _points(series, of_family)
         chart = svg.line(points, svg.SMALL, f"{family}: cells that do not pass")
         small.append((family, points[-1].counts, chart))
     label = (
@@ -174,12 +250,13 @@ def _trend(series: Series) -> Trend:
         (run, total, [parts.get(family) for family in families])
         for run, (total, parts) in zip(series.runs, counts, strict=True)
     ]
-    return Trend(series, chart, small, table[::-1])
+    return Trend(series, chart, small, calm, families, table[::-1])
 
 
 def _points(series: Series, counts: Sequence[Tally]) -> list[svg.Point]:
     points: list[svg.Point] = []
     before = series.runs[0]
+    one_day = before.start[:10] == series.latest.start[:10]
     for run, total in zip(series.runs, counts, strict=True):
         origin = run.provenance
         changes = [
@@ -190,11 +267,13 @@ def _points(series: Series, counts: Sequence[Tally]) -> list[svg.Point]:
         note = (
             f"{run.start[:10]}: {total.passed:,} of {total.judged:,} pass; torch {origin['torch']}"
         )
+        date = run.start[11:16] if one_day and len(series.runs) > 1 else run.start[:10]
         if origin["driver"]:
             note += f", driver {origin['driver']}"
         href = f"compare.html#a={before.id}&b={run.id}"
         when = markup.instant(run.start).timestamp()
-        points.append(svg.Point(when, total, note, ", ".join(changes), href))
+        note += "".join(f"; {text}" for text in markup.label_texts(run.labels))
+        points.append(svg.Point(when, date, total, note, ", ".join(changes), href))
         before = run
     return points
 
@@ -203,9 +282,8 @@ def _health(series: Series, now: datetime) -> Health:
     manifest = series.latest.manifest
     today = now.date().isoformat()
     blocks = [(block, _faults(block, today)) for block in manifest.blocks]
-    kinds = Counter(block.kind or "no kind given" for block in manifest.blocks)
     faults = Counter(fault for _, found in blocks for fault in found)
-    return Health(series, manifest, blocks, faults, dict(sorted(kinds.items())))
+    return Health(series, manifest, blocks, faults)
 
 
 def _faults(block: documents.Block, today: str) -> list[str]:
@@ -256,6 +334,67 @@ class OpLink:
     name: str
     slug: str
     counts: list[Tally | None]  # by series
+
+
+@dataclass(frozen=True, slots=True)
+class OpGroup:
+    """A family in the list of operators: operators of one family, or the cases of one clause family. ``failing`` has
+    the number of cells that do not pass for each device that has any."""
+
+    name: str
+    cases: bool
+    ops: list[OpLink]
+    failing: list[tuple[Series, int]]
+
+
+# Families with fewer operators stand together in the list of operators.
+_SMALL_FAMILY = 3
+
+
+def _grouped(ops: Sequence[OpLink], site: Site, series: Sequence[Series]) -> list[OpGroup]:
+    """Returns the operators and cases by family: first the operators, then the cases."""
+    of_op: dict[str, tuple[bool, str]] = {}
+    for axis in (site.axes[each.latest.axis] for each in series):
+        for name, pattern in axis.ops:
+            case, clause = _is_case(axis, pattern), axis.clauses[axis.patterns[pattern][0][0]]
+            family = clause.partition(".")[0] if case else axis.families.get(name, "")
+            if family or name not in of_op:
+                of_op[name] = case, family
+    sizes = Counter(of_op.values())
+    groups: dict[tuple[bool, str], list[OpLink]] = {}
+    for op in ops:
+        case, family = of_op[op.name]
+        small = not case and sizes[case, family] < _SMALL_FAMILY
+        groups.setdefault((case, "" if small else family), []).append(op)
+
+    def place(key: tuple[bool, str]) -> tuple[bool, bool, str]:
+        return key[0], not key[1], key[1]
+
+    return [
+        OpGroup(
+            name or "other operators",
+            case,
+            groups[case, name],
+            _failing(groups[case, name], series),
+        )
+        for case, name in sorted(groups, key=place)
+    ]
+
+
+def _is_case(axis: Axis, pattern: int) -> bool:
+    """True if the cells of a pattern are those of a case, which have no dtype."""
+    _, dtypes = axis.patterns[pattern][0]
+    return axis.dtypes[dtypes[0]].partition("@")[0] == ""
+
+
+def _failing(ops: Sequence[OpLink], series: Sequence[Series]) -> list[tuple[Series, int]]:
+    found = []
+    for place, each in enumerate(series):
+        counts = [op.counts[place] for op in ops]
+        failing = sum(one.judged - one.passed for one in counts if one is not None)
+        if failing:
+            found.append((each, failing))
+    return found
 
 
 def _write_op_pages(folder: Path, series: Sequence[Series], site: Site, title: str) -> list[OpLink]:
@@ -343,6 +482,7 @@ class _Run(msgspec.Struct):
     passed: int
     judged: int
     details: bool
+    labels: dict[str, str]
 
 
 class _Device(msgspec.Struct):
@@ -400,4 +540,68 @@ def site_data(
 def _run(document: RunDocument, told: bool) -> _Run:
     total, _ = counted(document)
     environment = {name: document.provenance.get(name, "") for name in ENVIRONMENT}
-    return _Run(document.id, document.start, environment, total.passed, total.judged, told)
+    return _Run(
+        document.id, document.start, environment, total.passed, total.judged, told, document.labels
+    )
+
+
+# -- what the search box of every page finds
+
+
+class _Named(msgspec.Struct):
+    """A cause or a public bug that the search box finds. ``cells`` counts its cells on all devices, ``devices`` are
+    positions in ``_Index.devices``."""
+
+    id: str
+    text: str
+    cells: int
+    devices: list[int]
+    note: str
+
+
+class _Index(msgspec.Struct):
+    """The content of ``data/search.js``: the names on the newest runs. ``slugs`` has the file names of the pages of
+    operators and cases whose name is no file name. A device is its slug, its title, the axis of its newest run, and its
+    name."""
+
+    ops: list[str]
+    cases: list[str]
+    slugs: dict[str, str]
+    clauses: list[str]
+    causes: list[_Named]
+    bugs: list[_Named]
+    devices: list[tuple[str, str, str, str]]
+
+
+def search_index(site: Site, series: Sequence[Series]) -> bytes:
+    """Returns the content of ``data/search.js`` as JSON."""
+    axes = [site.axes[each.latest.axis] for each in series]
+    kinds = {op: _is_case(axis, pattern) for axis in axes for op, pattern in axis.ops}
+    clauses = dict.fromkeys(
+        clause.id for each in series for clause in site.contracts[each.latest.contract].clauses
+    )
+    causes: dict[str, _Named] = {}
+    bugs: dict[str, _Named] = {}
+    for place, each in enumerate(series):
+        for cause in each.latest.causes:
+            if cause.id:
+                note = "cause" if cause.verdict == "regression" else f"cause, {cause.verdict}"
+                found = causes.setdefault(cause.id, _Named(cause.id, cause.sentence, 0, [], note))
+                found.cells += cause.cells
+                found.devices += [place] if place not in found.devices else []
+        for bug in each.latest.bugs:
+            note = f"public bug of {bug.backend}" if bug.backend else "public bug"
+            found = bugs.setdefault(bug.url, _Named(bug.url, bug.name, 0, [], note))
+            found.cells += len(bug.expected) or len(bug.seen)
+            found.devices.append(place)
+    return msgspec.json.encode(
+        _Index(
+            sorted(op for op, case in kinds.items() if not case),
+            sorted(op for op, case in kinds.items() if case),
+            {op: slug(op) for op in kinds if slug(op) != op},
+            list(clauses),
+            sorted(causes.values(), key=lambda one: -one.cells),
+            list(bugs.values()),
+            [(each.slug, each.title, each.latest.axis, each.device) for each in series],
+        )
+    )

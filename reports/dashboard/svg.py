@@ -40,10 +40,12 @@ def bar(counts: Tally) -> Markup:
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """A run on a line chart. ``x`` is the time of the run in seconds, and ``note`` describes the run. ``mark`` names
-    the version of torch or of the driver if that version differs from the version in the previous run."""
+    """A run on a line chart. ``x`` is the time of the run in seconds, ``date`` the text for the axis, and ``note``
+    describes the run. ``mark`` names the version of torch or of the driver if that version differs from the version in
+    the previous run."""
 
     x: float
+    date: str
     counts: Tally
     note: str
     mark: str
@@ -73,18 +75,40 @@ def line(points: Sequence[Point], size: tuple[int, int], label: str) -> Markup:
     grid = [(highest, top), (highest // 2, (top + base) / 2), (0, base)]
     if highest < 2:
         del grid[1]
-    marks: list[tuple[float, str]] = []
+    dates = _dates(points, places, left, right) if wide else []
+    marks: list[tuple[float, str, str]] = []
     last_label = -1e9
     for (x, _), point in zip(places, points):
         if point.mark:
-            fits = x - last_label > 90 and x < right - 60
-            marks.append((x, point.mark[:24] if fits else ""))
+            fits = x - last_label > 90
+            anchor = "end" if x > right - 90 else "start"
+            marks.append((x, anchor, point.mark[:24] if fits else ""))
             last_label = x if fits else last_label
     return render(
         "line.svg", wide=wide, width=width, height=height, label=label, left=left, right=right,
-        top=top, base=base, grid=grid if wide else (), marks=marks if wide else (),
+        top=top, base=base, grid=grid if wide else (), marks=marks if wide else (), dates=dates,
         places=places, points=points, last=values[-1], zip=zip,
     )  # fmt: skip
+
+
+# The width of a date on the axis, in pixels.
+_DATE = 96
+
+
+def _dates(
+    points: Sequence[Point], places: Sequence[tuple[float, float]], left: int, right: int
+) -> list[tuple[float, str, str]]:
+    """Returns the dates on the axis: those of the last and the first run, and of as many others as have room. Each is
+    a place, an anchor and a text."""
+    found: list[tuple[float, str, str]] = []
+    order = [len(points) - 1, 0, *range(1, len(points) - 1)]
+    for number in order:
+        x = places[number][0]
+        if any(abs(x - other) < _DATE for other, _, _ in found):
+            continue
+        anchor = "start" if x - left < _DATE / 2 else "end" if right - x < _DATE / 2 else "middle"
+        found.append((x, anchor, points[number].date))
+    return found
 
 
 def _ceiling(value: int) -> int:

@@ -1,8 +1,9 @@
-"""A site of real runs: every device that runs anywhere, twice, once with faults planted.
+"""The example site, made of real runs: every device that runs anywhere, twice, the second time with faults planted.
 
-``python -m tests.dashboard.real_site FOLDER [DEVICE…]`` runs plan ``quick`` on each device, clean and
-with faults, into ``FOLDER/runs``, builds ``FOLDER/site``, and prints the address of a failing cell
-for ``python -m benchmarks.screenshots``. Runs that are there already are kept.
+``python -m tests.dashboard.real_site FOLDER [DEVICE…]`` runs plan ``quick`` on each device into ``FOLDER/runs`` and builds
+``FOLDER/site``. A DEVICE is the name of a bundled one, or the path of a descriptor.py (torchax, for example, with the
+descriptor that docs/found.md drafts). The faults are planted in torch's kernels or, on the simulated device, in the device. Runs that are
+there already are kept, so that the command can be called again after an interruption.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import sys
 import time
 from pathlib import Path
 
-from reports.dashboard.build import build
+from reports.dashboard.build import Options, build
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 DEVICES = ("cpu", "lazy", "simulated")
@@ -31,31 +32,45 @@ def run(device: str, folder: Path, broken: bool) -> None:
     if (folder / "run.conform").exists():
         print(f"{folder}: kept")
         return
-    arguments = [sys.executable, "-m", "pytest", "-q", "-n", "auto", "--device", device]
     environment = dict(os.environ)
     if broken and device == "simulated":
         environment.update(FAULTS)
-    elif broken:
-        arguments += ["-p", "tests.dashboard.planted"]
     started = time.perf_counter()
     done = subprocess.run(
-        [*arguments, f"--results={folder}"], cwd=CHECKOUT, env=environment, check=False
+        command(device, folder, broken), cwd=CHECKOUT, env=environment, check=False
     )
     print(f"{folder}: exit {done.returncode} after {time.perf_counter() - started:.0f} s")
     if done.returncode not in (0, 1):
         sys.exit(f"expected a whole run (exit 0 or 1), got exit {done.returncode}: see above")
 
 
+def command(device: str, folder: Path, broken: bool) -> list[str]:
+    """The command of a run. ``device`` is a name, or the path of a descriptor."""
+    chosen = ["--descriptor", device] if Path(device).suffix == ".py" else ["--device", device]
+    planted = ["-p", "tests.dashboard.planted"] if broken and device != "simulated" else []
+    return [
+        *(sys.executable, "-m", "pytest", "-q", "-n", "auto"),
+        *(*chosen, *planted, f"--results={folder}", *(["--resume"] if folder.exists() else [])),
+    ]
+
+
+def name_of(device: str) -> str:
+    """The name of a device's folders: the device's, or that of the folder of its descriptor."""
+    return Path(device).resolve().parent.name if Path(device).suffix == ".py" else device
+
+
 def main(arguments: list[str]) -> int:
     if not arguments:
-        print("usage: python -m tests.dashboard.real_site FOLDER [DEVICE…]")
+        print("usage: python -m tests.dashboard.real_site FOLDER [DEVICE|DESCRIPTOR…]")
         return 4
     folder = Path(arguments[0]).resolve()
-    for device in arguments[1:] or DEVICES:
-        run(device, folder / "runs" / f"{device}-clean", broken=False)
-        run(device, folder / "runs" / f"{device}-broken", broken=True)
-    made = build([folder / "runs"], folder / "site")
-    print(f"{folder / 'site'}: {made.runs} runs")
+    devices = arguments[1:] or [*DEVICES]
+    for broken, branch in ((False, "main"), (True, "planted-faults")):
+        runs = [folder / "runs" / f"{name_of(each)}-{branch}" for each in devices]
+        for device, place in zip(devices, runs):
+            run(device, place, broken)
+        made = build(runs, folder / "site", Options(labels={"branch": branch}))
+    print(f"{folder / 'site'}: {made.devices} devices, {made.runs} runs")
     return 0
 
 

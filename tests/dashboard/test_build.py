@@ -38,7 +38,8 @@ def test_a_run_already_seen_is_not_read_again(
     assert build([one], tmp_path / "site", Options(now=NOW)).read == 1
     seen: list[Path] = []
     monkeypatch.setattr(
-        "reports.dashboard.build.ingest", lambda run, site: seen.append(run) or ingest(run, site)
+        "reports.dashboard.build.ingest",
+        lambda run, *rest, **how: seen.append(run) or ingest(run, *rest, **how),
     )
     made = build([one, two], tmp_path / "site", Options(now=NOW, jobs=1))
     assert (made.runs, made.read, seen) == (2, 1, [two])

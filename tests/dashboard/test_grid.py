@@ -107,7 +107,7 @@ def test_the_address_holds_every_choice(browser: Any, site: Path) -> None:
         page.select_option("#choose-columns", "dtype")
         page.select_option("#choose-clause", "layout.*")
         page.select_option("#choose-sort", "name")
-        page.select_option("#choose-group", "namespace")
+        page.select_option("#choose-rows", "namespace")
         page.fill("#query", "status:bad")
         shown = page.inner_text("main .status")
         address = page.url
@@ -212,6 +212,32 @@ def test_a_square_shows_the_most_urgent_of_its_cells(browser: Any, site: Path) -
             assert wanted in labels
 
 
+@pytest.mark.slow
+def test_families_are_rows_that_open(browser: Any, tmp_path: Path) -> None:
+    families = {
+        op: "linear" if op in ("linalg.lu", "where", "add") else "other" for op in fleet.OPS
+    }
+    told = [fleet.failing(fleet.cell(fleet.VALUES, op)) for op in ("add", "where")]
+    run = fleet.write(tmp_path / "run", "alpha", fleet.ALPHA, *told, plan={"families": families})
+    build([run], tmp_path / "site", Options(now=NOW, jobs=1))
+    with opened(browser, tmp_path / "site", "grid.html#group=family") as page:
+        names = page.locator(".vrow .vname")
+        assert names.all_inner_texts() == ["▸ linear 3", "▸ other 5"]
+        label = walk(page, rows=1, columns=1)[0]
+        assert label == "linear, layout.values: fail; 2 of 3 have cells that do not pass"
+        names.first.click()
+        assert names.all_inner_texts() == ["▾ linear 3", "add", "where", "linalg.lu", "▸ other 5"]
+        page.reload()
+        page.wait_for_selector(READY, state="attached")
+        assert names.count() == 5, "what is open is in the address"
+        page.focus(".vgrid")
+        page.keyboard.press("Control+Home")
+        page.keyboard.press("Enter")
+        assert names.count() == 2
+        page.go_back()
+        wait_until(page, "document.querySelectorAll('.vrow').length == 5")
+
+
 def test_what_is_not_declared_is_shown_as_such(browser: Any, site: Path) -> None:
     with opened(browser, site, "grid.html#device=beta-quick") as page:
         heads = [each.get_attribute("title") for each in page.locator(".vcol").all()]
@@ -251,7 +277,9 @@ def test_rows_are_made_for_what_is_in_view_alone(browser: Any, tmp_path: Path) -
         page.wait_for_selector("text=op699")
         assert page.locator(".vcell.on").get_attribute("aria-label") == "op699, float32: pass"
         assert page.locator(".vrow").count() < 60
-        page.evaluate("document.querySelector('.vgrid').scrollTop = 350 * 26")
+        page.evaluate(
+            "(grid => { grid.scrollTop = 350 * grid.dataset.row; })(document.querySelector('.vgrid'))"
+        )
         page.wait_for_selector("text=op351")
 
 

@@ -19,7 +19,7 @@ from tests.dashboard.looking import opened, visiting
 DEVICE = slug(f"{fleet.MARKUP}-quick")
 PAGES = ["index.html", "trends.html", "causes.html", "manifest.html", "contract.html", "methodology.html", "ops.html",
          f"grid.html#device={quote(DEVICE)}", f"grid.html#device={quote(DEVICE)}&by=clause",
-         "explore.html#q=op:*", "compare.html"]  # fmt: skip
+         "explore.html#q=op:*", "compare.html", "bugs.html", "bug.html#url=javascript:harmed()"]  # fmt: skip
 
 
 def harmless(page: Any) -> None:
@@ -60,12 +60,49 @@ def test_each_hostile_cell_is_shown_and_inert(browser: Any, site: Path) -> None:
 
 
 @pytest.mark.slow
+def test_what_the_search_box_and_the_pages_of_causes_show_is_inert(
+    browser: Any, site: Path
+) -> None:
+    with visiting(browser, site, bypass_csp=True) as (page, visit):
+        visit("causes.html")
+        page.keyboard.press("/")
+        page.keyboard.type("wrong values (<script>")
+        page.wait_for_selector("#search-option-0")
+        assert fleet.MARKUP in page.inner_text("#search-options")
+        harmless(page)
+        page.keyboard.press("Enter")
+        page.wait_for_selector("[data-verdict='regression']")
+        harmless(page)
+        assert fleet.MARKUP in page.inner_text("h1")
+        visit("bug.html#url=javascript:harmed()")
+        page.wait_for_selector("section[data-device]")
+        assert page.locator("main a[href^='javascript']").count() == 0
+
+
+@pytest.mark.slow
 def test_a_hostile_address_is_inert(browser: Any, site: Path) -> None:
     text = quote(fleet.IMAGE + fleet.MARKUP, safe="")
-    for page_name in ("cell", "grid", "explore", "compare"):
+    for page_name in ("cell", "grid", "explore", "compare", "cause", "bug"):
         address = f"{page_name}.html#" + "&".join(
             f"{name}={text}"
-            for name in ("device", "run", "clause", "op", "dtype", "q", "a", "b", "at", "col", "by")
+            for name in (
+                "device",
+                "run",
+                "clause",
+                "op",
+                "dtype",
+                "q",
+                "a",
+                "b",
+                "c",
+                "at",
+                "col",
+                "by",
+                "id",
+                "url",
+                "group",
+                "open",
+            )
         )
         with opened(browser, site, address, bypass_csp=True) as page:
             harmless(page)

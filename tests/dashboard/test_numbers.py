@@ -193,6 +193,6 @@ def test_the_manifest_page_counts_blocks(site: Path) -> None:
 def test_trends_show_each_run(site: Path, runs: list[Path]) -> None:
     page = lxml.html.parse(str(site / "trends.html"))
     section = page.xpath("//section[@data-device='alpha-quick']")[0]
-    shown = [numbers(row.xpath("string(td[3])")) for row in section.xpath(".//tbody/tr")]
+    shown = [numbers(row.xpath("string(td[4])")) for row in section.xpath(".//tbody/tr")]
     wanted = [independent(folder)["all"] for folder in (runs[1], runs[0])]
     assert shown == wanted

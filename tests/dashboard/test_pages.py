@@ -18,7 +18,9 @@ from tests.dashboard.looking import counts, opened, visiting, wait_until
 
 PAGES = ("index.html", "grid.html#device=alpha-quick", "grid.html#show=cases", "explore.html", "compare.html", "trends.html",
          "causes.html", "manifest.html", "contract.html", "methodology.html", "ops.html", "op/linalg.lu.html",
-         "cell.html#device=alpha-quick&clause=layout.bounds&op=linalg.lu&dtype=bool")  # fmt: skip
+         "cell.html#device=alpha-quick&clause=layout.bounds&op=linalg.lu&dtype=bool", "bugs.html", "cause.html",
+         "bug.html#url=https%3A%2F%2Fgithub.com%2Fpytorch%2Fpytorch%2Fissues%2F84577", "grid.html#group=family",
+         "contract.html#layout.values", "compare.html#c=alpha-quick:latest")  # fmt: skip
 
 AXE = Path(__file__).with_name("vendor") / "axe.min.js"
 
@@ -242,7 +244,7 @@ def test_the_contract_shows_every_clause_with_its_faults(
     build(runs[:1], tmp_path / "site", Options(now=NOW, jobs=1))
     with opened(browser, tmp_path / "site", "contract.html") as page:
         shown = page.evaluate(
-            """Object.fromEntries([...document.querySelectorAll('article.clause')].map((each) => [
+            """Object.fromEntries([...document.querySelectorAll('details.clause')].map((each) => [
                each.id, [...each.querySelectorAll('dl > div')].filter(
                  (row) => row.querySelector('dt').textContent == 'Planted faults'
                ).flatMap((row) => [...row.querySelectorAll('code')].map((code) => code.textContent))]))"""

@@ -130,6 +130,20 @@ const conform = (function () {
     show();
   }
 
+  // Open what the address names, if it is folded away: browsers open what is around it, not the element itself.
+  function unfold() {
+    let id = location.hash.slice(1);
+    try {
+      id = decodeURIComponent(id);
+    } catch (error) {
+      return; // not an id of ours
+    }
+    const named = id && document.getElementById(id);
+    if (!named) return;
+    for (let part = named; part; part = part.parentElement) if (part instanceof HTMLDetailsElement) part.open = true;
+    named.scrollIntoView();
+  }
+
   // Start a page. Errors are shown in it.
   function start(page) {
     document.addEventListener("DOMContentLoaded", async () => {
@@ -146,5 +160,7 @@ const conform = (function () {
   }
 
   document.addEventListener("DOMContentLoaded", theme);
+  document.addEventListener("DOMContentLoaded", unfold);
+  addEventListener("hashchange", unfold);
   return { give, need, el, state, address, number, plural, day, age, web, copy, save, start, root };
 })();

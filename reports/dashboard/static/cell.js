@@ -9,7 +9,7 @@ conform.start(async (app, site) => {
   async function show() {
     const { clause = "", op = "", dtype = "" } = state.all();
     const device = site.devices.find((each) => each.slug === state.get("device")) || site.devices[0];
-    const wanted = state.get("run");
+    const wanted = pieces.runOf(site, device, state.get("run"));
     const run = device.runs.find((each) => each.id === wanted) || model.newest(device);
     const newest = site.devices.map((each) => model.newest(each).id);
     const { runs, universe } = await model.load([...new Set([run.id, ...newest])]);
@@ -122,7 +122,7 @@ conform.start(async (app, site) => {
     return [el("section", {}, el("h2", {}, "Seen before"), el("p", {}, "Public bugs of other devices that cells of this clause and operator detect:"),
       el("ul", { class: "plain" }, detail.seen.map(([told, url]) => {
         const address = conform.web(url);
-        return el("li", {}, address ? el("a", { href: address, rel: "noopener noreferrer" }, told) : told);
+        return el("li", {}, address ? [el("a", { href: address, rel: "noopener noreferrer" }, told), " ", el("small", {}, el("a", { href: conform.address("bug", { url }) }, "all cells"))] : told);
       })))];
   }
 
@@ -134,7 +134,7 @@ conform.start(async (app, site) => {
       const found = /^(.*?)::(.*?)(?:\[([^[\]]*)\])?(@[^@]*)?$/s.exec(text);
       return el("li", {}, found ? pieces.cellLink({ device: device.slug, clause: found[1], op: found[2], dtype: `${found[3] || ""}${found[4] || ""}` }) : text);
     });
-    return [el("section", {}, el("h2", {}, "Cause"), el("p", {}, `${cause.sentence}.`), ...(cause.todo ? [el("p", {}, el("b", {}, "To do: "), cause.todo)] : []),
+    return [el("section", {}, el("h2", {}, "Cause"), el("p", {}, cause.id ? el("a", { href: conform.address("cause", { id: cause.id, device: device.slug }) }, `${cause.sentence}.`) : `${cause.sentence}.`), ...(cause.todo ? [el("p", {}, el("b", {}, "To do: "), cause.todo)] : []),
       cause.count > 1 ? el("p", {}, `${conform.plural(cause.count, "cell")} with this cause:`) : null,
       cause.count > 1 ? el("ul", { class: "plain" }, links) : null, cause.count > links.length ? el("p", { class: "hint" }, `and ${cause.count - links.length} more`) : null)];
   }
@@ -167,7 +167,7 @@ conform.start(async (app, site) => {
           ...(block.layouts ? [["In the layouts", block.layouts.join(", ")]] : []),
           ...(block.kind ? [["Kind", block.kind]] : []),
           ...(block.expires ? [["Expires", block.expires]] : []),
-          ["Issue", issue ? el("a", { href: issue, rel: "noopener noreferrer" }, issue) : block.issue || "none"],
+          ["Issue", issue ? [el("a", { href: issue, rel: "noopener noreferrer" }, issue), " ", el("small", {}, el("a", { href: conform.address("bug", { url: issue }) }, "all cells"))] : block.issue || "none"],
           ["Where", el("a", { href: `manifest.html#${device.slug}-${block.line}` }, `${document_.manifest.path}, line ${block.line}`)],
         ]));
     }))];

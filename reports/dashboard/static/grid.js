@@ -6,17 +6,19 @@ conform.start(async (app, site) => {
   const { el, state, model, pieces, query } = conform;
   const statuses = model.statuses(site), ranks = model.ranks(site);
   const summary = el("p", { class: "status", role: "status" });
-  const panel = el("aside", { class: "panel", "aria-label": "The selected square", "aria-live": "polite" });
+  const panel = el("aside", { class: "panel", "aria-label": "The selected square", "aria-live": "polite", hidden: true });
   const VIEWS = { ops: "Operators", cases: "Cases" };
   const tabs = Object.fromEntries(Object.keys(VIEWS).map((name) => [name, el("button", { type: "button", "data-view": name, onclick: () => choose({ show: name, at: "", col: "" }) })]));
   const BAD = 0, PASSED = 1, UNJUDGED = 2; // not judged: ambiguous, or not tried by declaration
   const outcomes = new Uint8Array(128); // of each letter
   for (const [code, row] of statuses) outcomes[code.charCodeAt(0)] = row.outcome === "pass" ? PASSED : ["ambiguous", "undeclared"].includes(row.kind) ? UNJUDGED : BAD;
+  const NAMES = innerWidth < 700 ? 150 : innerWidth < 1600 ? 230 : 300; // the width of the rows' names
+  const SMALL = 3; // families with fewer operators stand together
   const TOP = 12; // rows that are in view at every screen size: columns are sorted by them
   let device, run, universe, letters, units, tree = null, view = null, others = new Map();
 
   const grid = conform.virtual({
-    site, label: "Status of every cell", nameWidth: innerWidth < 700 ? 150 : 250,
+    site, label: "Status of every cell", nameWidth: NAMES, rowsInView: 40, ontoggle: toggle,
     onactive: chosen, onopen: (row, column) => { const found = members(row, column); if (found.length) location.href = conform.address("cell", values(found[0])); },
   });
   const box = conform.querybox(site, names, (found, text) => { tree = found; state.set({ q: text }); refresh(); });
@@ -27,7 +29,7 @@ conform.start(async (app, site) => {
 
   async function load() {
     device = site.devices.find((each) => each.slug === state.get("device")) || site.devices[0];
-    const wanted = state.get("run");
+    const wanted = pieces.runOf(site, device, state.get("run"));
     const id = device.runs.some((each) => each.id === wanted) ? wanted : model.newest(device).id;
     const newest = site.devices.map((each) => model.newest(each).id);
     const loaded = await model.load([...new Set([id, ...newest])]);
@@ -50,13 +52,14 @@ conform.start(async (app, site) => {
   function controls() {
     const set = (name) => (value) => choose({ [name]: value });
     const clauses = [["", "every clause"], ...[...new Set(universe.clauses.map(model.family))].map((name) => [`${name}.*`, `all of ${name}`]), ...universe.clauses.map((name) => [name, name])];
-    place.replaceChildren(pieces.choice("Device", site.devices.map((each) => [each.slug, model.title(each)]), device.slug, (value) => { state.set({ device: value, run: "", at: "", col: "" }, true); load(); }));
+    place.replaceChildren(
+      pieces.choice("Device", site.devices.map((each) => [each.slug, model.title(each)]), device.slug, (value) => { state.set({ device: value, run: "", at: "", col: "" }, true); load(); }),
+      pieces.choice("Rows", [["", "one by one"], ["family", "by family"], ["namespace", "by namespace"]], state.get("group"), (value) => choose({ group: value, open: "", at: "", col: "" })));
     options.replaceChildren(
       pieces.choice("Run", [...device.runs].reverse().map((each) => [each.id, pieces.runText(each)]), run.id, (value) => { state.set({ run: value }, true); load(); }),
       pieces.choice("Columns", [["clause", "clauses"], ["dtype", "dtypes (operators only)"]], state.get("by", "clause"), set("by")),
       pieces.choice("Clause", clauses, state.get("clause"), set("clause")),
       pieces.choice("Sort", [["bad", "most not passing first"], ["urgent", "most urgent first"], ["name", "by name"]], state.get("sort", "bad"), set("sort")),
-      pieces.choice("Group", [["", "no groups"], ["namespace", "by namespace (operators only)"]], state.get("group"), set("group")),
       el("button", { type: "button", onclick: download }, "Download these cells (CSV)"));
   }
 
@@ -86,12 +89,13 @@ conform.start(async (app, site) => {
     tally(universe, universe[by], names.length, mask, clauseFits, letters, squares, badAt);
     const bad = sums(badAt, names.length);
     const rows = rowsOf(squares, names.length, bad, badAt, cases);
-    const columns = columnsOf(by, names, squares, badAt, rows, fits, cases);
-    view = { by, names, columns, rows, squares, mask, clauseFits, show };
+    const all = rows.flatMap((row) => (row.members ? row.members : [row.op]));
+    const columns = columnsOf(by, names, squares, badAt, all, fits, cases);
+    view = { by, names, columns, rows, squares, badAt, mask, clauseFits, show, count: all.length };
     grid.grid.scrollTo(0, 0);
     grid.show({
-      rows: rows.length, corner: cases ? "Case" : "Operator", width: by === "clause" ? 30 : 34, columns,
-      row: (i) => (rows[i].group !== undefined ? { name: rows[i].group || "(no namespace)", group: true } : { name: universe.ops[rows[i].op], href: pieces.opAddress(site, universe.ops[rows[i].op]) }),
+      rows: rows.length, corner: cases ? "Case" : "Operator", width: wide(columns.length, by === "clause" ? 42 : 34), columns,
+      row: (i) => (rows[i].members ? { name: `${rows[i].open ? "▾" : "▸"} ${rows[i].group}`, count: conform.number(rows[i].members.length), group: true, open: rows[i].open } : { name: universe.ops[rows[i].op], href: pieces.opAddress(site, universe.ops[rows[i].op]) }),
       rank, label,
     });
     describe(counts);
@@ -99,8 +103,14 @@ conform.start(async (app, site) => {
     const wanted = state.get("at");
     if (wanted) {
       const row = rows.findIndex((each) => each.op !== undefined && universe.ops[each.op] === wanted);
-      if (row >= 0) grid.activate(row, 1 + Math.max(0, columns.findIndex((each) => each.label === state.get("col"))));
+      if (row >= 0) grid.activate(row, 1 + Math.max(0, columns.findIndex((each) => each.name === state.get("col"))));
     }
+  }
+
+  // The width of a column: as the window has room, but never so narrow that names of clauses run into each other.
+  function wide(columns, most) {
+    const room = grid.grid.clientWidth - NAMES - 2;
+    return Math.max(26, Math.min(most, Math.floor(room / Math.max(columns, 1))));
   }
 
   // The two tabs, the line above the grid, and the empty panel.
@@ -113,10 +123,10 @@ conform.start(async (app, site) => {
     const passed = counts[show][PASSED], judged = passed + counts[show][BAD];
     summary.replaceChildren(
       el("span", { "data-passed": passed, "data-judged": judged }, el("b", {}, conform.number(passed)), ` of ${conform.number(judged)} cells pass`),
-      el("span", {}, conform.plural(rows.filter((row) => row.op !== undefined).length, noun)));
-    panel.replaceChildren(el("p", { class: "hint" }, rows.length
-      ? "Select a square with the mouse or the arrow keys to see its cells. Enter opens the first cell. A square that represents several cells shows the most urgent status."
-      : `No cell of ${show === "cases" ? "a case" : "an operator"} matches. Change the query or the clause, or choose the other tab.`));
+      el("span", {}, conform.plural(view.count, noun)),
+      el("span", {}, "A square shows the most urgent of its cells. Click it, or use the arrow keys and Enter."));
+    panel.hidden = rows.length > 0;
+    panel.replaceChildren(el("p", { class: "hint" }, rows.length ? "" : `No cell of ${show === "cases" ? "a case" : "an operator"} matches. Change the query or the clause, or choose the other tab.`));
   }
 
   // Each pass over the cells is a function of its own, so that engines compile it once for all columns.
@@ -156,8 +166,8 @@ conform.start(async (app, site) => {
   }
 
   // The columns that have a square, and, without a query, the clauses that the device's declaration excludes.
-  function columnsOf(by, names, squares, badAt, rows, fits, cases) {
-    const wide = names.length, ops = rows.filter((row) => row.op !== undefined).map((row) => row.op);
+  function columnsOf(by, names, squares, badAt, ops, fits, cases) {
+    const wide = names.length;
     const used = new Uint8Array(wide), all = new Uint32Array(wide), top = new Uint32Array(wide);
     ops.forEach((op, place) => {
       for (let j = 0; j < wide; j++) {
@@ -182,7 +192,7 @@ conform.start(async (app, site) => {
     }
     const section = (each) => (state.get("sort", "bad") !== "name" && red(each) ? "failing" : by === "clause" ? model.family(each.name) : "");
     return found.map((each, place) => ({
-      label: each.name, at: each.at, first: place === 0 || section(each) !== section(found[place - 1]),
+      label: by === "clause" ? each.name.slice(each.name.indexOf(".") + 1) : each.name || "no dtype", over: by === "clause" ? model.family(each.name) : "", name: each.name, at: each.at, first: place === 0 || section(each) !== section(found[place - 1]),
       title: each.at < 0 ? `${each.name}: unsupported by declaration, requires ${run.undeclared[each.name].join(", ")}` : each.name,
     }));
   }
@@ -202,28 +212,66 @@ conform.start(async (app, site) => {
     const sort = state.get("sort", "bad");
     if (sort === "bad") ops.sort((a, b) => bad[b] - bad[a] || together(a, b) || keys.get(a).urgent - keys.get(b).urgent || a - b);
     if (sort === "urgent") ops.sort((a, b) => keys.get(a).urgent - keys.get(b).urgent || bad[b] - bad[a] || a - b);
-    if (cases || state.get("group") !== "namespace") return ops.map((op) => ({ op }));
-    const groups = new Map();
+    const by = state.get("group");
+    if (by !== "family" && by !== "namespace") return ops.map((op) => ({ op }));
+    const groups = new Map(), opened = new Set(state.get("open").split(",").filter(Boolean));
     for (const op of ops) {
-      const name = universe.ops[op], space = name.includes(".") ? name.slice(0, name.lastIndexOf(".")) : "";
-      const known = space.startsWith("nn.functional") ? "nn.functional" : space.split(".")[0];
+      const known = groupOf(op, by, cases);
       groups.set(known, [...(groups.get(known) || []), op]);
     }
-    // Sorted by what does not pass, groups keep the order of their first operators.
-    const ordered = sort === "name" ? [...groups].sort(([a], [b]) => (a < b ? -1 : 1)) : [...groups];
-    return ordered.flatMap(([group, members]) => [{ group: `${group || "torch"} (${members.length})` }, ...members.map((op) => ({ op }))]);
+    if (by === "family" && !cases) {
+      const small = [...groups].filter(([, members]) => members.length < SMALL);
+      for (const [name] of small) groups.delete(name);
+      const rest = small.flatMap(([, members]) => members);
+      if (rest.length) groups.set("other operators", rest);
+    }
+    // Sorted by what does not pass, groups keep the order of their worst operators.
+    const total = (members) => members.reduce((sum, op) => sum + bad[op], 0);
+    const ordered = [...groups].sort(sort === "name" ? ([a], [b]) => (a < b ? -1 : 1) : ([, a], [, b]) => total(b) - total(a));
+    return ordered.flatMap(([group, members]) => [{ group, members, open: opened.has(group) }, ...(opened.has(group) ? members.map((op) => ({ op })) : [])]);
+  }
+
+  // The family or the namespace of an operator; of a case, the family of its clauses.
+  function groupOf(op, by, cases) {
+    const name = universe.ops[op];
+    if (cases) return caseFamily(op);
+    if (by === "family") return universe.families.get(name) || "other operators";
+    const space = name.includes(".") ? name.slice(0, name.lastIndexOf(".")) : "";
+    return space.startsWith("nn.functional") ? "nn.functional" : space.split(".")[0] || "torch";
+  }
+
+  function caseFamily(op) {
+    const { clauses, dtypes } = universe, start = op * universe.width;
+    for (let at = start; at < start + universe.width; at++) if (universe.at[at] >= 0) return model.family(clauses[Math.floor((at - start) / dtypes.length)]);
+    return "";
+  }
+
+  function toggle(i) {
+    const row = view.rows[i];
+    if (!row.members) return;
+    const opened = new Set(state.get("open").split(",").filter(Boolean));
+    if (!opened.delete(row.group)) opened.add(row.group);
+    const above = grid.grid.scrollTop;
+    state.set({ open: [...opened].join(","), at: "", col: "" }, true);
+    refresh();
+    grid.activate(view.rows.findIndex((each) => each.group === row.group), 0, false);
+    grid.grid.scrollTop = above;
   }
 
   function rank(i, j) {
     const { rows, columns, squares, names } = view;
-    const op = rows[i].op, column = columns[j];
-    return op === undefined ? 255 : column.at < 0 ? undeclared : squares[op * names.length + column.at];
+    const { op, members } = rows[i], column = columns[j];
+    if (members) return column.at < 0 ? 255 : members.reduce((best, each) => Math.min(best, squares[each * names.length + column.at]), 255);
+    return column.at < 0 ? undeclared : squares[op * names.length + column.at];
   }
 
   function label(i, j) {
     const { rows, columns } = view, found = rank(i, j);
-    if (rows[i].op === undefined) return rows[i].group;
-    return `${universe.ops[rows[i].op]}, ${columns[j].label}: ${found === 255 ? "no cells" : site.kinds[found].label}`;
+    if (rows[i].members) {
+      const failing = rows[i].members.filter((op) => columns[j].at >= 0 && view.badAt[op * view.names.length + columns[j].at]).length;
+      return `${rows[i].group}, ${columns[j].name}: ${found === 255 ? "no cells" : `${site.kinds[found].label}; ${conform.number(failing)} of ${conform.number(rows[i].members.length)} have cells that do not pass`}`;
+    }
+    return `${universe.ops[rows[i].op]}, ${columns[j].name}: ${found === 255 ? "no cells" : site.kinds[found].label}`;
   }
   const undeclared = site.kinds.findIndex((kind) => kind.name === "undeclared");
 
@@ -247,10 +295,11 @@ conform.start(async (app, site) => {
     const op = rows[row].op;
     if (op === undefined) return;
     const name = universe.ops[op];
-    state.set({ at: name, col: column < 0 ? "" : columns[column].label });
+    state.set({ at: name, col: column < 0 ? "" : columns[column].name });
+    panel.hidden = false;
     const found = members(row, column);
     const why = column >= 0 && columns[column].at < 0 ? el("p", {}, columns[column].title) : null;
-    panel.replaceChildren(el("h3", {}, name), el("p", { class: "hint" }, column < 0 ? "every column" : columns[column].label), ...(why ? [why] : []),
+    panel.replaceChildren(el("h3", {}, name), el("p", { class: "hint" }, column < 0 ? "every column" : columns[column].name), ...(why ? [why] : []),
       el("p", {}, `${conform.plural(found.length, "cell")}; `, pieces.opLink(site, name)),
       el("ul", {}, found.slice(0, 200).map((cell) => {
         const status = statuses.get(String.fromCharCode(letters[cell]));
@@ -270,12 +319,12 @@ conform.start(async (app, site) => {
     conform.save(`${device.slug}.csv`, "text/csv", lines.join(""));
   }
 
-  const place = el("div", { class: "device" }), options = el("div", { class: "controls" });
-  const chosenOption = ["run", "by", "clause", "sort", "group"].some((name) => state.get(name));
+  const place = el("div", { class: "bar-part" }), options = el("div", { class: "controls" });
+  const chosenOption = ["run", "by", "clause", "sort"].some((name) => state.get(name));
   app.append(
-    el("div", { class: "controls" }, place, el("div", { class: "tabs", role: "group", "aria-label": "Rows" }, Object.values(tabs)), box.box),
-    el("details", { class: "options-line", open: chosenOption }, el("summary", {}, "Run, columns, sorting, download"), options),
-    summary, el("div", { class: "with-panel" }, grid.grid, panel), pieces.legend(site));
+    el("div", { class: "controls toolbar" }, place, el("div", { class: "tabs", role: "group", "aria-label": "Operators or cases" }, Object.values(tabs)), box.box,
+      el("details", { class: "options-line", open: chosenOption }, el("summary", {}, "Sorting, run, download"), options)),
+    el("div", { class: "with-panel" }, grid.grid, panel), el("div", { class: "under" }, summary, pieces.legend(site)));
   addEventListener("popstate", load);
   addEventListener("hashchange", load);
   await load();

@@ -13,6 +13,7 @@ conform.model = (function () {
       this.clauses = collect((axis) => axis.clauses);
       this.dtypes = collect((axis) => axis.dtypes);
       this.ops = collect((axis) => axis.ops.map(([op]) => op)).sort(compare);
+      this.families = new Map([...this.axes.values()].flatMap((axis) => Object.entries(axis.families || {})));
       this.single = this.axes.size === 1 ? [...this.axes.keys()][0] : null;
       this.places = {
         op: places(this.ops), clause: places(this.clauses), dtype: places(this.dtypes),

@@ -12,7 +12,7 @@ conform.querybox = function (site, names, onquery) {
     "aria-describedby": "query-problem", placeholder: "cpu:fail clause:layout.* op:nn.*",
   });
   const box = el("div", { class: "wide" },
-    el("label", { for: "query" }, "Query ", el("a", { href: `${conform.root}methodology.html#query` }, "language")), input, options, problem);
+    el("label", { for: "query" }, "Query"), el("a", { class: "help", href: `${conform.root}methodology.html#query`, "aria-label": "The query language", title: "The query language" }, "?"), input, options, problem);
   let shown = [], chosen = -1;
 
   // Completions at the caret: [text to insert, what it is].

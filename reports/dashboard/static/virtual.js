@@ -7,16 +7,24 @@
 
 conform.virtual = function (settings) {
   const { el } = conform;
-  const ROW = 26, SPARE = 8, ICON = 14, TINTLESS = ["pass", "not-run", "undeclared"];
-  const { site, label, nameWidth, onactive, onopen } = settings;
+  const TALL = 26, SPARE = 6, TINTLESS = ["pass", "not-run", "undeclared"];
+  // rowsInView: how many rows there should be on the screen; without it, rows are as tall as a finger needs.
+  const { site, label, nameWidth, onactive, onopen, ontoggle, rowsInView } = settings;
   const head = el("div", { class: "vhead", role: "row", "aria-rowindex": "1" });
   const top = el("div", { class: "vtop", role: "rowgroup" }, head);
   const body = el("div", { class: "vbody", role: "rowgroup" });
   const grid = el("div", { class: "vgrid", role: "grid", tabindex: "0", "aria-label": label, "aria-readonly": "true" }, top, body);
   const square = el("div", { class: "vcell on", role: "gridcell", id: "active-square" });
-  let model = null, pool = [], active = null, frame = 0, width = 0, sprites = null;
+  let model = null, pool = [], active = null, frame = 0, width = 0, sprites = null, ROW = TALL;
 
-  // model: { rows, columns: [{label, title, first}], width, row(i) → {name, group, href},
+  const DENSE = 14, ROOMY = 22; // the least and the greatest height of rows that share the screen
+  function rowHeight() {
+    if (!rowsInView || innerWidth < 700 || matchMedia("(pointer: coarse)").matches) return TALL;
+    const high = grid.clientHeight - top.offsetHeight;
+    return Math.max(DENSE, Math.min(ROOMY, Math.floor(high / Math.max(1, Math.min(rowsInView, model.rows)))));
+  }
+
+  // model: { rows, columns: [{label, over, title, first}], width, row(i) → {name, group, href, open},
   //          rank(i, j) → place in site.kinds or 255, label(i, j) → text }
   function show(next) {
     model = next;
@@ -27,10 +35,13 @@ conform.virtual = function (settings) {
       el("div", { class: "vcorner", role: "columnheader", "aria-colindex": "1" }, model.corner || "Operator"),
       ...model.columns.map((column, j) => el("div", {
         class: `vcol${column.first ? " first" : ""}`, role: "columnheader", "aria-colindex": String(j + 2), title: column.title || column.label,
-      }, el("span", {}, column.label))));
+      }, el("span", {}, column.over ? [el("small", {}, column.over), el("br", {})] : null, column.label))));
     head.style.width = body.style.width = `${width}px`;
     head.firstChild.style.width = `${nameWidth}px`;
     for (const column of [...head.children].slice(1)) column.style.width = `${model.width}px`;
+    ROW = rowHeight();
+    grid.style.setProperty("--row", `${ROW}px`);
+    grid.dataset.row = String(ROW);
     body.style.height = `${model.rows * ROW}px`;
     grid.setAttribute("aria-rowcount", String(model.rows + 1));
     grid.setAttribute("aria-colcount", String(model.columns.length + 1));
@@ -78,8 +89,9 @@ conform.virtual = function (settings) {
         context.fillRect(1, 0, model.width - 1, ROW);
         context.globalAlpha = 1;
       }
-      context.translate((model.width - ICON) / 2, (ROW - ICON) / 2);
-      context.scale(ICON / 16, ICON / 16);
+      const icon = Math.min(14, ROW - 3, model.width - 6);
+      context.translate((model.width - icon) / 2, (ROW - icon) / 2);
+      context.scale(icon / 16, icon / 16);
       context.fill(new Path2D(kind.path), "evenodd");
       return picture;
     });
@@ -89,7 +101,7 @@ conform.virtual = function (settings) {
   function paint() {
     frame = 0;
     if (!model) return;
-    const key = `${getComputedStyle(document.documentElement).colorScheme}/${model.width}/${devicePixelRatio}`;
+    const key = `${getComputedStyle(document.documentElement).colorScheme}/${model.width}/${ROW}/${devicePixelRatio}`;
     if (sprites?.key !== key) {
       sprites = { key, pictures: draw() };
       for (const held of pool) fit(held);
@@ -112,7 +124,9 @@ conform.virtual = function (settings) {
     held.row.setAttribute("aria-rowindex", String(i + 2));
     held.row.className = told.group ? "vrow group" : "vrow";
     held.name.className = told.group ? "vname group" : "vname";
-    held.name.replaceChildren(told.href ? el("a", { href: told.href, tabindex: "-1" }, told.name) : told.name);
+    held.name.replaceChildren(told.href ? el("a", { href: told.href, tabindex: "-1" }, told.name) : told.name, told.count ? el("small", {}, ` ${told.count}`) : "");
+    if (told.group && told.open !== undefined) held.name.setAttribute("aria-expanded", String(told.open));
+    else held.name.removeAttribute("aria-expanded");
     held.name.title = told.name;
     held.name.id = `row-${i}`;
     const context = held.canvas.getContext("2d"), dense = devicePixelRatio || 1;
@@ -174,7 +188,9 @@ conform.virtual = function (settings) {
   grid.addEventListener("scroll", () => { if (!frame) frame = requestAnimationFrame(paint); }, { passive: true });
   grid.addEventListener("click", (event) => {
     const found = under(event);
-    if (found && !event.target.closest("a")) activate(...found);
+    if (!found || event.target.closest("a")) return;
+    activate(...found);
+    if (found[1] === 0) ontoggle?.(found[0]);
   });
   grid.addEventListener("dblclick", (event) => {
     const found = under(event);
@@ -193,12 +209,21 @@ conform.virtual = function (settings) {
       Home: event.ctrlKey ? [0, 1] : [Math.max(row, 0), 1],
       End: event.ctrlKey ? [Infinity, Infinity] : [Math.max(row, 0), Infinity],
     };
-    if (event.key === "Enter" && active) onopen?.(active.row, active.column - 1);
+    if ((event.key === "Enter" || event.key === " ") && active && model.row(active.row).group) ontoggle?.(active.row);
+    else if (event.key === "Enter" && active) onopen?.(active.row, active.column - 1);
     else if (event.key in moves && !event.altKey && !event.metaKey) activate(...moves[event.key]);
     else return;
     event.preventDefault();
   });
-  new ResizeObserver(() => paint()).observe(grid);
+  let high = 0;
+  new ResizeObserver(() => {
+    if (model && rowsInView && grid.clientHeight !== high) { // as many rows as before, in another height
+      const place = active;
+      high = grid.clientHeight;
+      show(model);
+      if (place) activate(place.row, place.column, false);
+    } else paint();
+  }).observe(grid);
   new MutationObserver(paint).observe(document.documentElement, { attributeFilter: ["data-theme"] });
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", paint);
   return { grid, show, activate };
