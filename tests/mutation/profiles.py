@@ -445,7 +445,7 @@ TRACE: dict[str, Subject] = {
     "ops": Subject(_slices_in("cpu_op"), _SLICES | _OF_OPS, _IN_TRACE),
     "regions": Subject(_slices_in("user_annotation"), _SHOWN, _IN_TRACE),
     "begins of arrows": Subject(_arrows("s"), _OF_ARROWS, _IN_TRACE),
-    "ends of arrows": Subject(_arrows("f"), _OF_ARROWS, _IN_TRACE),
+    "ends of arrows": Subject(_arrows("f"), {n: _OF_ARROWS[n] for n in _OF_ARROWS if n != "on another thread"}, _IN_TRACE),
     "allocations": Subject(_memory(1), _OF_MEMORY, _OF_BLOCKS),
     "frees": Subject(_memory(-1), _OF_MEMORY, _OF_BLOCKS),
 }  # fmt: skip
