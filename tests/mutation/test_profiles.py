@@ -77,6 +77,8 @@ def test_a_mutant_that_changes_nothing_is_not_reached() -> None:
 #: Mutants that strike in a later profile, on another index or another stream only, and the case that notices each.
 LATE = {
     "kineto kernels|no duration|not on the first stream": "streams_are_told_apart",
+    "kineto kernels|on index 0|the first": "on_its_index",
+    "kineto kernels|on index 0|not on the first stream": "on_its_index",
     "trace executions|begins and ends 20 ms late|after the first profile": "has_the_executions",
     "trace executions|the op of the one before|after the first profile": "has_the_executions",
     "trace begins of arrows|20 ms early|always": "arrows",
