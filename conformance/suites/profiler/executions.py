@@ -346,6 +346,10 @@ def _judge_indices(
             region = seen.named(f"{index} {label}")
             for execution in seen.launched(region):
                 judge(context, execution, window, region.begin, index)
+    for index in order:
+        first, other = ({e.stream for e in seen.launched(seen.named(f"{index} {turn}"))} for turn in range(2))  # fmt: skip
+        text = "kernels that ran on different streams are listed on one stream"
+        context.check(not first & other, text, found=(first, other), at=f"index {index}")
 
 
 @cases("profiler.activity", **TWO)

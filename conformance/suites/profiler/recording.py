@@ -214,12 +214,15 @@ class Recording:
                 )
 
     def _check_executions(self) -> None:
-        """Checks each kernel and copy, whichever op, stream and index it belongs to: its name, index, duration, and
-        times. It begins after its op, if the profile lists this op, and ends before the profile does; it does not
+        """Checks each kernel and copy, whichever op, stream and index it belongs to: its name, type, index, duration,
+        and times. It begins after its op, if the profile lists this op, and ends before the profile does; it does not
         overlap the next one on its stream."""
         context, ops = self.context, {each.id: each for each in self.host}
         for each in self.executions:
             context.check(each.name, "a kernel or copy has no name")
+            text = "the device type of a kernel or copy is not that of the device"
+            kind = type_of(context.kind).name
+            context.same(each.type, kind, text, Kind.DEVICE, at=each.name)
             text = "a kernel or copy is listed on an index that the device does not have"
             expected = [*context.indices]
             context.check(each.index in expected, text, expected=expected, found=each.index, kind=Kind.DEVICE, at=each.name)  # fmt: skip
