@@ -39,6 +39,7 @@ class _Vocabulary(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     version_facts: frozenset[str]
     statistics: frozenset[str]
     settings: frozenset[str]
+    kept_whole: frozenset[str]
     dtypes: frozenset[str]
     reductions: frozenset[str]
 
@@ -60,6 +61,7 @@ FACTS: Final[Mapping[str, str]] = MappingProxyType(_WORDS.facts)
 VERSION_FACTS: Final = _WORDS.version_facts
 STATISTICS: Final = _WORDS.statistics
 SETTINGS: Final = _WORDS.settings
+KEPT_WHOLE: Final = _WORDS.kept_whole
 DTYPES: Final = _WORDS.dtypes
 REDUCTIONS: Final = _WORDS.reductions
 
@@ -246,7 +248,7 @@ _FORMS: Final[tuple[tuple[str, Any, str], ...]] = (
     ("autocast", tuple[Any, ...], "a collection of Autocast(policy, ops, reason)"),
     ("permitted_fallbacks not_captured", _NameSet, "a collection of strings"),
     (
-        "capabilities dtypes flushes_subnormals transformed_sums statistics settings",
+        "capabilities dtypes flushes_subnormals transformed_sums statistics settings kept_whole",
         _NameSet,
         "a set of names",
     ),
@@ -337,6 +339,7 @@ class Descriptor:
     fail: Callable[[], None] | None = None  # queues work that fails without other effects
     # The backend of torch.compile that generates code for the device. None: graphs run op by op (aot_eager).
     compiler: str | None = None
+    kept_whole: frozenset[str] = frozenset()  # aten ops that this compiler does not decompose
     autoload: str | None = None  # the entry point of "torch.backends": "package.module:function"
     statistics: frozenset[str] = (
         STATISTICS  # the counters that the allocator has (allocator_statistics)
@@ -419,6 +422,7 @@ def _check_vocabulary(descriptor: Descriptor) -> None:
     check_names("capability", descriptor.capabilities, CAPABILITIES)
     check_names("statistic", descriptor.statistics, STATISTICS)
     check_names("setting", descriptor.settings, SETTINGS)
+    check_names("op kept whole", descriptor.kept_whole, KEPT_WHOLE)
     check_names("function", descriptor.functions, FUNCTIONS)
     check_names("dtype", descriptor.dtypes, DTYPES)
     check_names("dtype", descriptor.tolerances, DTYPES)

@@ -74,6 +74,7 @@ DESCRIPTOR = Descriptor(
         "a deliberate failure, which the suite queued for a test"
     ),
     compiler="simulated",  # backend/compiler.py
+    kept_whole=names("native_layer_norm"),
     autoload="devices.simulated.autoload:autoload",
     settings=frozenset({"max_split_size_mb", "roundup_power2_divisions"}),
     assertions_are_fatal=False,  # an index is checked on the host

@@ -9,6 +9,8 @@ from typing import Any, Final
 import torch
 import torch.utils.checkpoint
 
+from conformance.suites.compile import comparing
+from tests.bugs.wrong_compilers import BACKENDS, SAME_GRAPH, STALE
 from tests.planting.calls import NOT_MET, Effect, KernelCall
 from tests.planting.places import replaced
 
@@ -153,6 +155,8 @@ PATCHES: Final[dict[str, tuple[Any, str, Effect]]] = {
         _spoilt_attention(lambda query, mask: bool((query.abs() >= 1000).any()), gradient=True),
     ),
     "item_of_a_view_after_many_calls": (torch.Tensor, "item", _zero_after_many_calls()),
+    **{name: (comparing, "backend_of", effect) for name, effect in BACKENDS.items()},
+    SAME_GRAPH: (torch, "compile", STALE),
 }
 
 

@@ -8,6 +8,7 @@ from typing import Final, Literal, get_args
 
 from conformance import contract
 from conformance.checks.call_hooks import Guard
+from conformance.checks.cases.cases import BehaviourCase
 from conformance.checks.cases.processes import DeviceLocator
 from conformance.checks.cases.run_case import run_case
 from conformance.checks.cells import CellRecord
@@ -30,6 +31,8 @@ from tests.size.planting import tried
 #: its clauses are planned ones.
 Fate = Literal["quick", "core", "full", "missed", "planned", "not imitated"]
 FATES: Final[tuple[Fate, ...]] = get_args(Fate)
+
+PROGRAMS: Final = "compile.programs"
 
 #: Outcomes by which a fault is noticed.
 _NOTICED = frozenset({Outcome.FAIL, Outcome.CRASH, Outcome.HANG})
@@ -80,8 +83,7 @@ def fate(bug: Bug) -> tuple[Fate, tuple[str, ...]]:
         found: Fate = "core" if fault.cells else "quick"
         return (found if by and not bug.missed else "missed"), by
     if bug.patch:
-        by = noticed_by_cases(bug)
-        return ("quick" if by else "missed"), by
+        return noticed_by_cases(bug)
     if bug.imitation is None:
         return "not imitated", ()
     by = noticed(bug)
@@ -92,16 +94,28 @@ def fate(bug: Bug) -> tuple[Fate, tuple[str, ...]]:
     return plan, by  # type: ignore[return-value]
 
 
-def noticed_by_cases(bug: Bug) -> tuple[str, ...]:
-    """The clauses of the bug whose cases fail on the CPU while a function of torch misbehaves."""
-    device, found = open_device(registry.get("cpu")), []
-    for case in planned_cases(contract.load(), more=False):
-        if case.clause in bug.clauses and not case.own_process:
-            record = CellRecord(CellKey(case.clause, case.name, ""))
-            with patched(bug.patch):
-                run_case(case, record, device, DeviceLocator(device="cpu"))
-            found += [case.clause] if record.outcome() in _NOTICED else []
-    return tuple(dict.fromkeys(found))
+def noticed_by_cases(bug: Bug) -> tuple[Fate, tuple[str, ...]]:
+    """The smallest plan with a case that fails on the CPU while a function of torch misbehaves, and the clauses of the
+    bug whose cases fail so. Compiled programs are many, so only those that the bug names are run."""
+    found: list[tuple[bool, str]] = []
+    for case in planned_cases(contract.load(), whole=False):
+        programs = case.clause == PROGRAMS
+        if case.clause not in bug.clauses or case.own_process or (case.more and not programs):
+            continue
+        if programs and case.name not in bug.ops:
+            continue
+        with patched(bug.patch):
+            outcome = outcome_on_cpu(case)
+        found += [(case.more, case.clause)] if outcome in _NOTICED else []
+    plan: Fate = "missed" if not found else "core" if all(more for more, _ in found) else "quick"
+    return plan, tuple(dict.fromkeys(clause for _, clause in found))
+
+
+def outcome_on_cpu(case: BehaviourCase) -> Outcome:
+    """The outcome of a case on the CPU, in this process."""
+    record = CellRecord(CellKey(case.clause, case.name, ""))
+    run_case(case, record, open_device(registry.get("cpu")), DeviceLocator(device="cpu"))
+    return record.outcome()
 
 
 def noticed_by_cases_of_the_op(bug: Bug) -> tuple[Fate, tuple[str, ...]]:

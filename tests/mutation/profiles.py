@@ -457,15 +457,15 @@ def _begin(event: dict[str, Any]) -> dict[str, Any]:
     return {"event": event, "begin": round(1000 * begin), "end": round(1000 * (begin + took))}
 
 
-def _written(_: Any, fields: dict[str, Any]) -> dict[str, Any]:
-    """An event of a trace with changed fields: its times are those of the fields, if they were changed."""
+def _written(original: dict[str, Any], fields: dict[str, Any]) -> dict[str, Any]:
+    """An event of a trace with changed fields. Its times are those of the fields, if these are not the times of the
+    original."""
     event: dict[str, Any] = dict(fields["event"])
-    known = _begin(event) if isinstance(event.get("ts"), (int, float)) else {}
-    if known and event.get("dur", 0.0) == event.get("dur", 0.0) < float("inf"):
-        if known["begin"] != fields["begin"]:
-            event["ts"] = fields["begin"] / 1000
-        if "dur" in event and known["end"] - known["begin"] != fields["end"] - fields["begin"]:
-            event["dur"] = (fields["end"] - fields["begin"]) / 1000
+    before = _begin(original)
+    if before["begin"] != fields["begin"]:
+        event["ts"] = fields["begin"] / 1000
+    if "dur" in event and before["end"] - before["begin"] != fields["end"] - fields["begin"]:
+        event["dur"] = (fields["end"] - fields["begin"]) / 1000
     return event
 
 
@@ -538,12 +538,16 @@ def planted(name: str, sham: bool = False) -> Iterator[Run]:
 @cache
 def cases() -> list[BehaviourCase]:
     """The cases of the profiler that are not refused without a mutant, in this process, which alone has the mutant."""
-    found = [
+    return [case for case in cases_named() if not is_refused(case)]
+
+
+def cases_named(*names: str) -> list[BehaviourCase]:
+    """The profiler's cases of these names, or all, in this process."""
+    return [
         replace(case, own_process=False)
         for case in planned_cases(contract.load(), more=False)
-        if case.clause.startswith("profiler.")
+        if case.clause.startswith("profiler.") and (case.name in names or not names)
     ]
-    return [case for case in found if not is_refused(case)]
 
 
 def tried(seed: int, number: int, name: str, tell: Callable[[Result], None]) -> Result:

@@ -12,7 +12,7 @@ from conformance.checks.cases.cases import BehaviourCase
 from conformance.checks.cases.context import CaseContext
 from conformance.suites.profiler.recording import Recording, labelled
 from tests.mutation import families, profiles, sessions, sizes
-from tests.mutation.items import device
+from tests.mutation.items import device, is_refused
 from tests.planting.calls import KernelCall
 
 
@@ -72,6 +72,34 @@ def test_a_mutant_that_changes_nothing_is_not_reached() -> None:
             context.settle()
         _ = seen.host
     assert run.reached == 0
+
+
+#: Mutants that strike in a later profile, on another index or another stream only, and the case that notices each.
+LATE = {
+    "kineto kernels|no duration|not on the first stream": "streams_are_told_apart",
+    "kineto kernels|on index 0|the first": "on_its_index",
+    "kineto kernels|on index 0|not on the first stream": "on_its_index",
+    "trace executions|begins and ends 20 ms late|after the first profile": "has_the_executions",
+    "trace executions|the op of the one before|after the first profile": "has_the_executions",
+    "trace begins of arrows|20 ms early|always": "arrows",
+    "trace begins of arrows|is listed twice|the last": "arrows",
+    "trace ends of arrows|is not listed|after the first profile": "arrows",
+    "trace ops|on another thread|after the first profile": "has_what_the_profile_lists",
+    "trace ops|other dtypes|after the first profile": "shapes_and_dtypes",
+    "trace regions|a negative duration|after the first profile": "has_what_the_profile_lists",
+    "trace regions|begins 20 ms early|the first": "has_what_the_profile_lists",
+    "trace frees|no total|on index 1": "memory_on_its_index",
+    "trace frees|nothing is reserved|on index 1": "as_the_allocator_counts",
+}
+
+
+@pytest.mark.parametrize("name", LATE)
+def test_each_field_is_read_in_every_profile_and_on_every_index(name: str) -> None:
+    [case] = profiles.cases_named(LATE[name])
+    assert not is_refused(case)
+    with profiles.planted(name) as run:
+        assert is_refused(case)
+    assert run.reached
 
 
 @pytest.mark.parametrize("name", [name for row in sessions.names() for name in row])

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
+from itertools import accumulate
 
 import pytest
 from torch.profiler import DeviceType, ProfilerActivity
@@ -40,8 +42,14 @@ def ran(begin: int, end: int, stream: int = 0, index: int = 0) -> Execution:
     return Execution("kernel", "CUDA", index, stream, begin, end, 1)
 
 
-def memory(address: int, size: int) -> MemoryEvent:
-    return MemoryEvent(0.0, address, size, -1, 0, 0)
+def memory(*blocks: tuple[int, int], index: int = -1) -> list[MemoryEvent]:
+    """Memory events of addresses and sizes in bytes, with the totals of a right profile."""
+    totals = accumulate((size for _, size in blocks), initial=4096)
+    next(totals)
+    return [
+        MemoryEvent(0.0, address, size, index, total, 8192)
+        for (address, size), total in zip(blocks, totals, strict=True)
+    ]
 
 
 # Host events and executions
@@ -92,17 +100,29 @@ def test_a_right_execution_passes(context: CaseContext) -> None:
 
 
 def test_blocks_are_paired_by_address(context: CaseContext) -> None:
-    events = [memory(1, 64), memory(2, 128), memory(1, -64), memory(1, 32)]
+    events = memory((1, 64), (2, 128), (1, -64), (1, 32))
     assert paired(context, events) == {2: 128, 1: 32}
+
+
+@pytest.mark.parametrize("index", [0, 1])
+def test_a_total_that_does_not_follow_from_the_bytes_is_noticed(
+    context: CaseContext, index: int
+) -> None:
+    events = [memory((1, 64), (1, -64), index=each) for each in (0, 1)]
+    one, other = events[index]
+    assert paired(context, [*events[0], *events[1]]) == {}
+    events[index] = [one, dataclasses.replace(other, allocated=0)]
+    with pytest.raises(CheckFailed, match=f"by the bytes of the event.*index {index}"):
+        paired(context, [*events[0], *events[1]])
 
 
 @pytest.mark.parametrize(
     ("events", "text"),
     [
-        ([memory(1, 64), memory(2, -64)], "at an address at which none was allocated"),
-        ([memory(1, 64), memory(1, -64), memory(1, -64)], "at which none was allocated"),
-        ([memory(1, 64), memory(1, -32)], "with another size"),
-        ([memory(1, 64), memory(1, 64)], "at the address of a block that is still allocated"),
+        (memory((1, 64), (2, -64)), "at an address at which none was allocated"),
+        (memory((1, 64), (1, -64), (1, -64)), "at which none was allocated"),
+        (memory((1, 64), (1, -32)), "with another size"),
+        (memory((1, 64), (1, 64)), "at the address of a block that is still allocated"),
     ],
     ids=["elsewhere", "twice", "bytes", "live"],
 )

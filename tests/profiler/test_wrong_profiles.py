@@ -189,6 +189,37 @@ def exported(change: Callable[[dict[str, Any]], dict[str, Any] | None]) -> Effec
     return _text(text)
 
 
+def _exported_later(change: Callable[[dict[str, Any]], dict[str, Any] | None]) -> Effect:
+    """Other events in the exported traces of all profiles but the first."""
+    count = 0
+    changed = exported(change)
+
+    def effect(call: KernelCall) -> Any:
+        nonlocal count
+        count += 1
+        return changed(call) if count > 1 else call.honest()
+
+    return effect
+
+
+def _ends_before_it_begins(event: dict[str, Any]) -> dict[str, Any]:
+    return {**event, "dur": -1.0} if event.get("cat") == "user_annotation" else event
+
+
+def _begins_early(event: dict[str, Any]) -> dict[str, Any]:
+    return {**event, "ts": event["ts"] - 20_000} if event.get("name") == "second" else event
+
+
+def _on_another_thread(event: dict[str, Any]) -> dict[str, Any]:
+    return {**event, "tid": event["tid"] + 1} if event.get("name") == "aten::mm" else event
+
+
+def _no_total(event: dict[str, Any]) -> dict[str, Any]:
+    if event.get("name") == "[memory]" and event["args"]["Bytes"] < 0:
+        event["args"]["Total Allocated"] = 0
+    return event
+
+
 def _freed_elsewhere(event: dict[str, Any]) -> dict[str, Any]:
     if event.get("name") == "[memory]" and event["args"]["Bytes"] < 0:
         event["args"]["Addr"] += 512
@@ -331,6 +362,23 @@ WRONG: dict[str, tuple[str, tuple[Any, str], Effect]] = {
     "the memory of an op": ("charged_to_the_op", LISTED, functions(_no_memory)),
     "memory that a region frees": ("charged_to_the_op", LISTED, functions(_of_freed_memory)),
     "memory that was not asked for": ("without_memory", EXPORT, exported(_always_memory)),
+    "freed without a total": ("freed_where_allocated", EXPORT, exported(_no_total)),
+    "no total in a later trace": ("freed_where_allocated", EXPORT, _exported_later(_no_total)),
+    "a later region has a negative duration": (
+        "has_what_the_profile_lists",
+        EXPORT,
+        _exported_later(_ends_before_it_begins),
+    ),
+    "a later region begins early": (
+        "has_what_the_profile_lists",
+        EXPORT,
+        _exported_later(_begins_early),
+    ),
+    "a later op is on another thread": (
+        "has_what_the_profile_lists",
+        EXPORT,
+        _exported_later(_on_another_thread),
+    ),
     "no JSON": ("loads", EXPORT, _text(lambda text: text.replace('"aten::mm"', "aten::mm"))),
     "cut off": ("loads", EXPORT, _text(lambda text: text[:-20])),
     "not a number": ("loads", EXPORT, _slice(dur=float("nan"))),

@@ -16,6 +16,7 @@ from conformance.suites.compile import (
     random_numbers,
     stride_tags,
     view_programs,
+    whole_ops,
 )
 from conformance.suites.compile.compiled_samples import WHOLE
 from opinfo.torch_private import load_compiler
@@ -24,6 +25,7 @@ SUITE = Suite(
     "compile",
     cases=collect_cases(
         stride_tags.cases,
+        whole_ops.cases,
         essential_programs.cases,
         view_programs.cases,
         network_programs.cases,

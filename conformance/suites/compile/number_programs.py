@@ -471,7 +471,7 @@ def products(context: CaseContext) -> None:
 @cases("compile.programs", more=True)
 def tensors_made_inside(context: CaseContext) -> None:
     """arange, full, eye, linspace and zeros_like inside of the program create tensors on the device of an input;
-    zeros_like keeps strides as in eager execution."""
+    zeros_like and empty_strided give the strides of eager execution."""
 
     def program(x: torch.Tensor) -> Any:
         return (
@@ -481,6 +481,7 @@ def tensors_made_inside(context: CaseContext) -> None:
             torch.full_like(x, 3).add_(x),
             torch.linspace(0, 1, 5, device=x.device) * x[0],
             torch.empty_like(x).fill_(4),
+            torch.empty_strided((5, 6), (1, 5), device=x.device).fill_(2),
             x.new_ones(2, 3),
             torch.tril(torch.ones(5, 5, device=x.device, dtype=torch.bool)),
         )

@@ -169,6 +169,39 @@ def added_rows_of_a_permuted_view(context: CaseContext) -> None:
 
 
 @cases("compile.programs", more=True)
+def added_rows_of_an_expanded_view(context: CaseContext) -> None:
+    """index_add, index_copy and index_fill of an expanded tensor, whose rows share memory, change one row each in the
+    result. Each compiled call must leave the same outputs, inputs and gradients as the eager call."""
+
+    def program(x: torch.Tensor, index: torch.Tensor, rows: torch.Tensor) -> Any:
+        whole = x.expand(6, 5)
+        return (
+            whole.index_add(0, index, rows),
+            whole.index_copy(0, index, rows),
+            whole.index_fill(0, index, 7.0),
+        )
+
+    compare(
+        context,
+        program,
+        lambda new: (new(1, 5, grad=True), new.of(torch.tensor([4, 1, 2])), new(3, 5, grad=True)),
+    )
+
+
+@cases("compile.programs", more=True)
+def reads_of_shifted_slices_by_foreach(context: CaseContext) -> None:
+    """Foreach ops read slices that overlap in memory, and write their sums to the tensors that the slices are taken
+    from. Each compiled call must leave the same outputs, inputs and gradients as the eager call."""
+
+    def program(x: torch.Tensor, y: torch.Tensor) -> Any:
+        sums = torch._foreach_add([x[1:], y[:, 2:]], [x[:-1], y[:, :-2]])
+        torch._foreach_copy_([x[:-1], y[:, 1:-1]], sums)
+        return torch._foreach_mul([x, y], [2.0, 3.0])
+
+    compare(context, program, lambda new: (new(65), new(9, 11, layout="transposed")))
+
+
+@cases("compile.programs", more=True)
 def chain_of_views(context: CaseContext) -> None:
     """In-place ops change views of views of a new tensor, and the program returns the new tensor. Each compiled call
     must leave the same outputs, inputs and gradients as the eager call."""

@@ -209,10 +209,11 @@ def _judge_program(context: CaseContext, x: torch.Tensor) -> None:
     **ASYNCHRONOUS,
 )
 def of_many_calls(context: CaseContext, call: str) -> None:
-    """One op is called many times. All calls have the same number of kernels or copies, at least one, and none is
-    listed twice."""
+    """One op is called many times, on the last index of the device. All calls have the same number of kernels or
+    copies, at least one, on this index, and none is listed twice."""
     function: Callable[..., Any] = globals()[call]
-    x = ones(context, 64)
+    index = context.indices[-1]
+    x = ones(context, 64, index=index)
     warmed(context, function, context, x)
     with Recording(context) as seen:
         with record_function("calls"):
@@ -227,6 +228,8 @@ def of_many_calls(context: CaseContext, call: str) -> None:
     text = "the calls of an op do not all have the same number of kernels, or have none"
     context.check(len(counts) == 1 and 0 not in counts, text, found=counts, kind=Kind.COUNT)
     listed = [execution for found in of_call.values() for execution in found]
+    text = "a kernel or copy is listed on another index than the one it ran on"
+    context.same({each.index for each in listed}, {index}, text, Kind.DEVICE)
     text = "the duration of a kernel is not positive"
     context.same([e for e in listed if e.took <= 0][:1], [], text)
     text = "two kernels of one stream overlap"
@@ -318,26 +321,35 @@ def held_streams(context: CaseContext) -> None:
 
 @cases("profiler.activity", **TWO)
 def on_its_index(context: CaseContext) -> None:
-    """Kernels, and copies to the host, are launched alternately on two device indices. In two profiles, each is listed
-    on its own index."""
+    """Kernels, and copies to the host, are launched alternately on two device indices, on the default stream and on
+    another one. In two profiles, each is listed on its own index. The second profile begins with index 1."""
     tensors = [ones(context, 64, index=index) for index in (0, 1)]
-    for _ in range(2):
-        _judge_indices(context, tensors)
+    for order in ((0, 1), (1, 0)):
+        _judge_indices(context, tensors, order)
 
 
-def _judge_indices(context: CaseContext, tensors: list[torch.Tensor]) -> None:
+def _judge_indices(
+    context: CaseContext, tensors: list[torch.Tensor], order: tuple[int, ...]
+) -> None:
+    streams = {index: (context.current_stream(index), context.stream(index)) for index in order}
     with Recording(context) as seen, record_function("window"):
         for turn in range(2):
-            for index, x in enumerate(tensors):
-                labelled(f"{index} {turn}", x.add, 1)
-                labelled(f"{index} copy {turn}", x.to, "cpu")
+            for index in order:
+                x = tensors[index]
+                with streams[index][turn]:
+                    labelled(f"{index} {turn}", x.add, 1)
+                    labelled(f"{index} copy {turn}", x.to, "cpu")
         context.settle()
     window = seen.named("window")
     for label in ("0", "1", "copy 0", "copy 1"):
-        for index in (0, 1):
+        for index in order:
             region = seen.named(f"{index} {label}")
             for execution in seen.launched(region):
                 judge(context, execution, window, region.begin, index)
+    for index in order:
+        first, other = ({e.stream for e in seen.launched(seen.named(f"{index} {turn}"))} for turn in range(2))  # fmt: skip
+        text = "kernels that ran on different streams are listed on one stream"
+        context.check(not first & other, text, found=(first, other), at=f"index {index}")
 
 
 @cases("profiler.activity", **TWO)

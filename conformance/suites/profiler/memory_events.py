@@ -9,8 +9,9 @@ from typing import Any
 import torch
 from torch.profiler import record_function
 
+from conformance.checks.behaviour.allocator_memory import fresh
 from conformance.checks.cases.cases import Cases
-from conformance.checks.cases.context import CaseContext
+from conformance.checks.cases.context import CaseContext, Counters
 from conformance.suites.profiler.host_events import ones
 from conformance.suites.profiler.recording import MemoryEvent, Recording
 from devices.failure import Kind
@@ -37,8 +38,9 @@ class Memory(Recording):
 
 def paired(context: CaseContext, events: Sequence[MemoryEvent]) -> dict[int, int]:
     """Returns the blocks that are still allocated after the events, as sizes in bytes by address. Checks that no
-    address of an allocated block is allocated again, and that each block is freed at the address and with the size of
-    its allocation."""
+    address of an allocated block is allocated again, that each block is freed at the address and with the size of
+    its allocation, and that each event changes the total of its index by its bytes."""
+    _judge_steps(context, events)
     live: dict[int, int] = {}
     for event in events:
         if event.bytes > 0:
@@ -51,6 +53,19 @@ def paired(context: CaseContext, events: Sequence[MemoryEvent]) -> dict[int, int
         text = "a profile lists a block that is freed with another size than it was allocated with"
         context.same(-event.bytes, live.pop(event.address), text, at=f"address {event.address}")
     return live
+
+
+def _judge_steps(context: CaseContext, events: Sequence[MemoryEvent]) -> None:
+    """Checks that the total of allocated bytes changes from event to event by the bytes of the event, on each index."""
+    totals: dict[int, int] = {}
+    text = (
+        "the total of allocated bytes in a memory event does not change by the bytes of the event"
+    )
+    for event in events:
+        if event.index in totals:
+            expected = totals[event.index] + event.bytes
+            context.same(event.allocated, expected, text, at=f"index {event.index}")
+        totals[event.index] = event.allocated
 
 
 def fits(context: CaseContext, found: int, asked: Sequence[int], text: str) -> None:
@@ -134,29 +149,39 @@ def charged_to_the_op(context: CaseContext) -> None:
 
 @cases("profiler.activity", requires={"allocator_statistics"})
 def as_the_allocator_counts(context: CaseContext) -> None:
-    """In each of two profiles, the bytes of the memory events sum up to the increase of the allocator's counter, and
-    the totals of each event are the counters at the time of the event."""
-    for _ in range(2):
-        _judge_totals(context)
+    """In each of two profiles, on each device index, the bytes of the memory events sum up to the increase of the
+    allocator's counter, and the totals of each event are the counters at the time of the event."""
+    indices = [0, 1] if context.has("multi_device") and len(context.indices) > 1 else [0]
+    for place in range(2):
+        for index in indices:
+            _judge_totals(context, index, f"index {index}, profile {place + 1}")
 
 
-def _judge_totals(context: CaseContext) -> None:
-    before = context.counters()
+#: The sizes of the blocks that ``as_the_allocator_counts`` allocates, and by place in this list, which blocks it frees
+#: after that allocation. The large block needs new memory: events after it have a larger total of reserved bytes.
+_ALLOCATIONS = (4096, 1000, 3 * 2**20, 33, 20000, 4096)
+_FREED_AFTER = {1: (0,), 3: (2,), 5: (4, 1)}
+
+
+def _judge_totals(context: CaseContext, index: int, at: str) -> None:
+    fresh(context)
+    before = context.counters(index)
     with Memory(context) as seen:
-        blocks, counted = [], []
-        for size in (*SIZES, 3 * 2**20):
-            blocks.append(context.bytes_of(size))
-            counted.append(context.counters())
-        blocks.pop(0)
-        counted.append(context.counters())
+        blocks, counted, addresses = dict[int, torch.Tensor](), list[Counters](), list[int]()
+        for place, size in enumerate(_ALLOCATIONS):
+            blocks[place] = context.bytes_of(size, index)
+            counted.append(context.counters(index))
+            addresses.append(blocks[place].untyped_storage().data_ptr())
+            for freed in _FREED_AFTER.get(place, ()):
+                addresses.append(blocks.pop(freed).untyped_storage().data_ptr())
+                counted.append(context.counters(index))
         context.settle()
-    events = seen.events(0)
-    context.same(
-        len(events),
-        len(counted),
-        "the number of listed events differs from the number of allocations and frees",
-        Kind.COUNT,
-    )
+    events = seen.events(index)
+    text = "the number of listed events differs from the number of allocations and frees"
+    context.same(len(events), len(counted), text, Kind.COUNT, at=at)
+    if context.has("pointers"):
+        text = "the addresses that a profile lists are not those of the allocated and freed blocks"
+        context.same([event.address for event in events], addresses, text, at=at)
     total = before.allocated
     for event, now in zip(events, counted, strict=True):
         total += event.bytes
@@ -164,11 +189,11 @@ def _judge_totals(context: CaseContext) -> None:
             "the bytes of the memory events do not sum up to the increase of the "
             "allocator's counter"
         )
-        context.same(total, now.allocated, text)
+        context.same(total, now.allocated, text, at=at)
         text = "the total of allocated bytes in a memory event differs from the allocator's counter"
-        context.same(event.allocated, now.allocated, text)
+        context.same(event.allocated, now.allocated, text, at=at)
         text = "the total of reserved bytes in a memory event differs from the allocator's counter"
-        context.same(event.reserved, now.reserved, text)
+        context.same(event.reserved, now.reserved, text, at=at)
 
 
 @cases("profiler.activity", requires={"multi_device"}, indices=2)

@@ -5,11 +5,12 @@ from __future__ import annotations
 
 import copy
 import json
+import math
 import tempfile
 import time
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -107,6 +108,7 @@ class Recording:
         self.stopping = 0.0  # seconds that stop() took
         self._began = time.perf_counter()
         self._lasted: float | None = None  # seconds from the start to the end; None: not known
+        self._ended: int | None = None  # ns since the epoch, after stopping; None: not known
         own = {own_activity(context.kind)} & supported_activities()
         options.setdefault("activities", {ProfilerActivity.CPU} | own)
         self.profile = profile(**options)
@@ -120,9 +122,11 @@ class Recording:
     def __exit__(self, *error: object) -> None:
         self._lasted = time.perf_counter() - self._began
         self.profile.__exit__(*error)
+        self._ended = time.time_ns()
 
     def start(self) -> None:
         """Starts the profile without a ``with`` block. After ``stop()``, the profile can be started again."""
+        self._ended = None
         with _without_warning():
             self.profile.start()
         self._began = time.perf_counter()
@@ -134,6 +138,7 @@ class Recording:
         clock = Clock()
         self.profile.stop()
         self.stopping = clock.now()
+        self._ended = time.time_ns()
         self.read_again()
 
     def step(self) -> None:
@@ -191,10 +196,50 @@ class Recording:
     @cached_property
     def judged(self: _Recording) -> _Recording:
         """This recording, after the checks that every profile must pass."""
+        self._check_times()
         self._check_span()
         self._check_ids()
+        self._check_executions()
         self._check_regions()
         return self
+
+    def _check_times(self) -> None:
+        """Checks that no event of the host ends before it begins."""
+        text = "the duration of an event in a profile is negative"
+        for each in self.host:
+            took = each.end - each.begin
+            if took < 0:
+                self.context.check(
+                    False, text, expected="0 ns or more", found=f"{took} ns", at=each.name
+                )
+
+    def _check_executions(self) -> None:
+        """Checks each kernel and copy, whichever op, stream and index it belongs to: its name, type, index, duration,
+        and times. It begins after its op, if the profile lists this op, and ends before the profile does; it does not
+        overlap the next one on its stream."""
+        context, ops = self.context, {each.id: each for each in self.host}
+        for each in self.executions:
+            context.check(each.name, "a kernel or copy has no name")
+            text = "the device type of a kernel or copy is not that of the device"
+            kind = type_of(context.kind).name
+            context.same(each.type, kind, text, Kind.DEVICE, at=each.name)
+            text = "a kernel or copy is listed on an index that the device does not have"
+            expected = [*context.indices]
+            context.check(each.index in expected, text, expected=expected, found=each.index, kind=Kind.DEVICE, at=each.name)  # fmt: skip
+            text = "the duration of a kernel or copy is not positive"
+            context.check(
+                each.took > 0, text, expected="more than 0 ns", found=each.took, at=each.name
+            )
+            if (op := ops.get(each.op)) is not None:
+                early = op.begin - each.begin
+                text = "a kernel or copy began before the op that launched it"
+                context.check(early <= CLOCKS, text, found=f"{early} ns before", kind=Kind.ORDER, at=each.name)  # fmt: skip
+            if self._ended is not None:
+                late = each.end - self._ended
+                text = "a kernel or copy ended after the profile"
+                context.check(late <= CLOCKS, text, found=f"{late} ns after", kind=Kind.ORDER, at=each.name)  # fmt: skip
+        text = "two kernels of one stream overlap"
+        context.same(overlapping(self.executions)[:1], [], text, Kind.ORDER)
 
     def _check_span(self) -> None:
         """Checks that the ops and regions inside of the block together did not last longer than the block. (Regions of
@@ -329,8 +374,10 @@ class Recording:
 
     @cached_property
     def trace(self) -> list[dict[str, Any]]:
-        """The events of the exported trace."""
-        return events_of(self.context, loaded(self.context, self.exported()))
+        """The events of the exported trace, after the checks that every trace must pass."""
+        found = events_of(self.context, loaded(self.context, self.exported()))
+        check_trace(self.context, found)
+        return found
 
     def memory(self, kind: str, index: int | None = None) -> list[MemoryEvent]:
         """Returns the memory events of a device type in the exported trace, in the order of their times."""
@@ -395,6 +442,27 @@ def events_of(context: CaseContext, trace: Any) -> list[dict[str, Any]]:
     events = trace.get("traceEvents") if isinstance(trace, dict) else None
     context.check(isinstance(events, list), "the trace has no list traceEvents", found=type(events))
     return list(events or ())
+
+
+def check_trace(context: CaseContext, events: Sequence[dict[str, Any]]) -> None:
+    """Checks that each event of a trace has a phase and a name, and that each event with a duration has a category, a
+    process, a thread, a begin, and a duration that is not negative."""
+    unnamed = [e for e in events if not (isinstance(e.get("ph"), str) and "name" in e)]
+    context.same(unnamed[:1], [], "an event of the trace lacks its phase or name")
+    slices = [e for e in events if e.get("ph") == "X"]
+    text = (
+        "an event with a duration in the trace lacks its category, process, thread, begin "
+        "or duration"
+    )
+    lacking = [e for e in slices if not {"cat", "pid", "tid", "ts", "dur"} <= e.keys()]
+    context.same(lacking[:1], [], text)
+    text = "an event with a duration in the trace has no begin, or a negative duration"
+    wrong = [e for e in slices if not (_is_number(e["ts"]) and _is_number(e["dur"]) and e["ts"] > 0 and e["dur"] >= 0)]  # fmt: skip
+    context.same(wrong[:1], [], text)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def in_every_thread(**options: Any) -> dict[str, Any]:

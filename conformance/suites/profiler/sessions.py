@@ -280,6 +280,9 @@ def _stops(context: CaseContext, index: int) -> None:
     context.same(len(calls), 3, "a session does not list all its ops", Kind.COUNT)
     for number, call in enumerate(calls):
         seen.launched(call, at=f"call {number} on index {index}")
+    long = {each.index for each in seen.executions if each.took > QUEUED / 2 * 1e6}
+    text = "a kernel or copy is listed on another index than the one it ran on"
+    context.check(long <= {index}, text, expected=index, found=long, kind=Kind.DEVICE)
     limit = QUEUED / 1000 + STOP
     text = "stopping a session took longer than the queued work"
     found = f"{seen.stopping:.1f} s"

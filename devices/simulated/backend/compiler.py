@@ -19,6 +19,8 @@ from torch.utils import _pytree as pytree
 from devices.simulated.backend import native
 
 _CPU = torch.device("cpu")
+#: The op that the compiler keeps whole.
+_LAYER_NORM = torch.ops.aten.native_layer_norm.default
 #: With the fault compile.deep_graphs: the most nodes of a graph that can be compiled.
 _DEEP = 110
 
@@ -31,7 +33,17 @@ def register(registry: Any) -> None:
 def compile_graph(graph: Any, inputs: Sequence[Any], **options: Any) -> Any:
     """Compiles a graph that Dynamo has traced. Returns a function that takes the graph's inputs."""
     compile_fx: Any = importlib.import_module("torch._inductor.compile_fx")
+    options.setdefault("decompositions", _decompositions())
     return compile_fx.compile_fx(graph, inputs, inner_compile=_compile_ops, **options)
+
+
+def _decompositions() -> dict[Any, Callable[..., Any]]:
+    """Returns Inductor's decompositions, without that of layer_norm: the device has a kernel that computes the
+    statistics and the result in one pass."""
+    found: Any = importlib.import_module("torch._inductor.decomposition").select_decomp_table()
+    if native.on("compile.whole_ops_decomposed"):
+        return dict(found)
+    return {op: made for op, made in found.items() if op is not _LAYER_NORM}
 
 
 def _compile_ops(graph: Any, inputs: Sequence[Any], **options: Any) -> Callable[..., Any]:

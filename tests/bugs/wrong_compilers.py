@@ -1,0 +1,228 @@
+"""Compilers that are wrong as ``conformance/contract/bugs.toml`` describes, each under the condition that was reported.
+
+A backend of torch.compile runs the traced graph op by op, and spoils one op of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import torch
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from tests.planting.calls import NOT_MET, Effect, KernelCall
+from tests.programs_compiled.wrong_compilers import Run, backend, right
+
+aten = torch.ops.aten
+#: Takes an op of the graph, its arguments and the op itself as a function; returns its result, or NOT_MET where it is right.
+Change = Callable[[Any, Sequence[Any], Callable[[], Any]], Any]
+
+
+class _Changed(torch.fx.Interpreter):
+    """Runs a graph op by op, some of whose ops answer otherwise."""
+
+    def __init__(self, graph: Any, change: Change) -> None:
+        super().__init__(graph)
+        self._change = change
+
+    def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
+        def honest() -> Any:
+            return super(_Changed, self).call_function(target, args, kwargs)
+
+        found = self._change(target, args, honest)
+        return honest() if found is NOT_MET else found
+
+
+def _ops(change: Change) -> Run:
+    def run(graph: Any, given: list[Any]) -> Any:
+        return _Changed(graph.__self__, change).run(*given)
+
+    return run
+
+
+def _is(target: Any, *packets: Any) -> bool:
+    return getattr(target, "overloadpacket", None) in packets
+
+
+def _dense(x: torch.Tensor) -> torch.Tensor:
+    """Reads the memory of a tensor as if its elements lay in a row."""
+    return torch.as_strided(x, x.shape, torch.empty(x.shape, device="meta").stride())
+
+
+def _permuted_target_in_a_row(target: Any, args: Sequence[Any], honest: Callable[[], Any]) -> Any:
+    """index_add of a permuted tensor reads it as if it were contiguous."""
+    if not _is(target, aten.index_add) or args[0].is_contiguous():
+        return NOT_MET
+    return aten.index_add(_dense(args[0]), *args[1:])
+
+
+def _repeated_indices_add_twice(target: Any, args: Sequence[Any], honest: Callable[[], Any]) -> Any:
+    """index_put that accumulates adds once more where an index is repeated."""
+    if not _is(target, aten.index_put) or not (len(args) > 3 and args[3]):
+        return NOT_MET
+    [index] = args[1]
+    repeated = (index[:, None] == index).sum(1) > 1
+    once_more = args[2] * repeated.view(-1, *[1] * (args[2].dim() - 1))
+    return aten.index_put(honest(), args[1], once_more, True)
+
+
+def _split_sum_in_a_row(target: Any, args: Sequence[Any], honest: Callable[[], Any]) -> Any:
+    """A sum of more than 2,048 elements reads a transposed matrix as if it were contiguous."""
+    if not _is(target, aten.sum) or args[0].numel() <= 2048 or args[0].is_contiguous():
+        return NOT_MET
+    return aten.sum(_dense(args[0]), *args[1:])
+
+
+def _indices_wrap(target: Any, args: Sequence[Any], honest: Callable[[], Any]) -> Any:
+    """An index out of range reads another row, and raises nothing."""
+    if not _is(target, aten.index):
+        return NOT_MET
+    return aten.index(args[0], [index % args[0].shape[0] for index in args[1]])
+
+
+def _flip_reads_what_is_written(target: Any, args: Sequence[Any], honest: Callable[[], Any]) -> Any:
+    """x + x.flip(0) reads the second half after it has written the first one."""
+    if not _is(target, aten._foreach_add, aten.add) or len(args) < 2:
+        return NOT_MET
+    lists = isinstance(args[0], (list, tuple))
+    pairs = zip(args[0], args[1], strict=True) if lists else [(args[0], args[1])]
+    made = [_raced(one, other) for one, other in pairs]
+    return made if lists else made[0]
+
+
+def _raced(x: torch.Tensor, other: Any) -> torch.Tensor:
+    total = x + other
+    flipped = isinstance(other, torch.Tensor) and torch.equal(other, x.flip(0))
+    if flipped:
+        half = len(x) // 2
+        total[-half:] = x[-half:] + total[:half].flip(0)
+    return total
+
+
+def _base_is_dense(target: Any, args: Sequence[Any], honest: Callable[[], Any]) -> Any:
+    """The result of add in channels_last is laid out in a row before as_strided reads it."""
+    if not _is(target, aten.add):
+        return NOT_MET
+    made = honest()
+    last = made.dim() == 4 and made.is_contiguous(memory_format=torch.channels_last)
+    return made.contiguous() if last else made
+
+
+def _padding_is_not_bounded(target: Any, args: Sequence[Any], honest: Callable[[], Any]) -> Any:
+    """Padding in front of a scan reads the element before the scan's first one."""
+    if not _is(target, aten.constant_pad_nd):
+        return NOT_MET
+    made = honest()
+    made[0] = 7
+    return made
+
+
+def _tail_is_overwritten(target: Any, args: Sequence[Any], honest: Callable[[], Any]) -> Any:
+    """The end of a buffer of 1,024 elements a batch is overwritten by a later loop."""
+    if not _is(target, aten.div) or args[0].numel() < 1024:
+        return NOT_MET
+    made = honest()
+    made.reshape(-1)[-16:] = 0
+    return made
+
+
+def _float8_is_refused(target: Any, args: Sequence[Any], honest: Callable[[], Any]) -> Any:
+    """A cast to float8 does not compile."""
+    made = honest()
+    if isinstance(made, torch.Tensor) and made.dtype == torch.float8_e4m3fn:
+        raise RuntimeError("error: use of undeclared identifier 'float8_e4m3fn'")
+    return made
+
+
+def _long_mean_is_refused(target: Any, args: Sequence[Any], honest: Callable[[], Any]) -> Any:
+    """The kernel of a mean over 2,048 elements and more does not compile."""
+    if _is(target, aten.mean) and args[0].shape[-1] >= 2048:
+        raise RuntimeError("failed to compile: use of undeclared identifier 'r0_0'")
+    return NOT_MET
+
+
+def _tail_of_a_product(target: Any, args: Sequence[Any], honest: Callable[[], Any]) -> Any:
+    """A product stores a whole vector in the tail of its last block: the next row's first element is lost."""
+    if not _is(target, aten.mm, aten.addmm):
+        return NOT_MET
+    made = honest()
+    if made.dim() == 2 and made.shape[0] > 1 and made.shape[1] % 8:
+        made[1:, 0] = 0
+    return made
+
+
+def _through_the_shared_row(target: Any, args: Sequence[Any], honest: Callable[[], Any]) -> Any:
+    """index_add of an expanded tensor writes to the memory that all of its rows share."""
+    if not _is(target, aten.index_add) or args[0].stride(0) != 0:
+        return NOT_MET
+    return args[0] + args[3].sum(0)
+
+
+def _empty_strided_in_a_row(target: Any, args: Sequence[Any], honest: Callable[[], Any]) -> Any:
+    """The result of empty_strided is contiguous, whatever strides were asked for."""
+    if not _is(target, aten.empty_strided):
+        return NOT_MET
+    return honest().contiguous()
+
+
+def _size_one_strides(graph: Any, given: list[Any]) -> Any:
+    """The stride of an output's dimension of size 1 is 1."""
+
+    def other(each: Any) -> Any:
+        if not isinstance(each, torch.Tensor) or 1 not in each.shape:
+            return each
+        strides = [1 if n == 1 else stride for n, stride in zip(each.shape, each.stride(), strict=True)]  # fmt: skip
+        return each.as_strided(each.shape, strides)
+
+    return [other(each) for each in right(graph, given)]
+
+
+def _of_scatters_is_zero(graph: Any, given: list[Any]) -> Any:
+    """The gradients of what was scattered are zero."""
+    return [torch.zeros_like(e) if isinstance(e, torch.Tensor) else e for e in right(graph, given)]
+
+
+def _with(forward: Run, backward: Run | None = None) -> Effect:
+    """Another backend for the device."""
+    return lambda call: backend(forward, backward)
+
+
+def _same_graph_for_every_size(call: KernelCall) -> Any:
+    """Compiles a function once, for the first size that it is called with."""
+    function, graphs = call.first, []
+
+    def compiled(*given: Any) -> Any:
+        if not graphs:
+            graphs.append(make_fx(function, tracing_mode="symbolic")(*given))
+        return graphs[0](*given)
+
+    return compiled
+
+
+def right_backend(call: KernelCall) -> Any:
+    """A backend that runs graphs in the same way and spoils nothing."""
+    return backend(_ops(lambda target, args, honest: NOT_MET), _ops(lambda *given: NOT_MET))
+
+
+#: By name of a patch: the effect in front of the function that names the device's backend.
+BACKENDS: Final[dict[str, Effect]] = {
+    "compiled_index_add_of_a_permuted_view": _with(_ops(_permuted_target_in_a_row)),
+    "compiled_repeated_indices_add_twice": _with(_ops(_repeated_indices_add_twice)),
+    "compiled_split_sum_in_a_row": _with(_ops(_split_sum_in_a_row)),
+    "compiled_indices_are_not_checked": _with(_ops(_indices_wrap)),
+    "compiled_flip_races": _with(_ops(_flip_reads_what_is_written)),
+    "compiled_base_is_dense": _with(_ops(_base_is_dense)),
+    "compiled_padding_is_not_bounded": _with(_ops(_padding_is_not_bounded)),
+    "compiled_tail_is_overwritten": _with(_ops(_tail_is_overwritten)),
+    "compiled_float8_is_refused": _with(_ops(_float8_is_refused)),
+    "compiled_long_mean_is_refused": _with(_ops(_long_mean_is_refused)),
+    "compiled_tail_of_a_product": _with(_ops(_tail_of_a_product)),
+    "compiled_index_add_of_an_expanded_view": _with(_ops(_through_the_shared_row)),
+    "compiled_empty_strided_in_a_row": _with(_ops(_empty_strided_in_a_row)),
+    "compiled_size_one_strides": _with(_size_one_strides),
+    "compiled_gradient_of_scatters_is_zero": _with(right, _of_scatters_is_zero),
+}
+#: A patch of torch.compile itself: guards belong to Dynamo, not to a backend.
+SAME_GRAPH: Final = "compiled_once_for_every_size"
+STALE: Final[Effect] = _same_graph_for_every_size
