@@ -35,7 +35,9 @@ SEEDED: Final = "random.reproducible"
 
 MEMORY: Final = ("contiguous", "transposed", "reversed", "channels_last")
 PLAIN: Final = "contiguous"
-_FACTORS: Final = ("channels_last", "strides", "expand", "offset")
+#: Bits with which a tensor stands for the conjugate or the negative of what its memory holds.
+LAZY: Final = ("conj", "neg")
+_FACTORS: Final = ("channels_last", "strides", "expand", "offset", *LAZY)
 #: The factors of the parts of a free layout's id.
 _FREE: Final = {
     **dict.fromkeys(("order", "steps", "pads"), "strides"),
@@ -131,10 +133,15 @@ def place_of(layouts: Iterable[str]) -> str:
     is returned unchanged.
     """
     places = (
-        (each.removeprefix("out=") != PLAIN, each.count("+"), "channels_last" in each, each)
+        (each.removeprefix("out=") != PLAIN, each.count("+"), _is_special(each), each)
         for each in map(_factors, layouts)
     )
     return min(places, default=(True, 0, False, ""))[-1]
+
+
+def _is_special(factors: str) -> bool:
+    """Returns True if the factors of a layout include one that is named only if every failing layout has it."""
+    return not {"channels_last", *LAZY}.isdisjoint(factors.removeprefix("out=").split("+"))
 
 
 def _factors(layout: str) -> str:
@@ -145,6 +152,9 @@ def _factors(layout: str) -> str:
         if single.startswith("free:"):
             parts = {each.partition("=")[0] for each in single.removeprefix("free:").split(",")}
             found += [_FREE[part] for part in parts]
+            continue
+        if single in LAZY:
+            found.append(single)
             continue
         memory, *rest = single.split("+")
         if memory not in MEMORY:
@@ -183,7 +193,7 @@ def _covers(simple: str, other: str) -> bool:
 
 # -- the device's exceptions
 
-_KERNEL: Final = re.compile(r"Could not run '([\w:]+)")
+_KERNEL: Final = re.compile(r"Could not run '([\w:.]+)'")
 _DTYPE: Final = re.compile(
     r"\b(?:torch\.)?(?:bool|u?int\d+|b?float\d+(?:_e\w+)?|complex\d+|bits\d+|Byte|Char|Short|Int|Long|Half|Float|Double"
     r"|BFloat16|Bool|ComplexHalf|ComplexFloat|ComplexDouble|UInt\d+|Float8_e\w+)\b"
@@ -232,8 +242,8 @@ def normal(text: str, names: frozenset[str] = frozenset(), op: str = "") -> str:
 
 
 def kernel_of(text: str) -> str:
-    """Returns the op that has no kernel if the text is the NotImplementedError of torch's dispatcher; otherwise an
-    empty text."""
+    """Returns the op that has no kernel, with its overload, if the text is the NotImplementedError of torch's
+    dispatcher; otherwise an empty text."""
     found = _KERNEL.match(text)
     return found[1] if found else ""
 
@@ -309,7 +319,9 @@ def _way_of(result: CellResult, failure: Failure) -> _Way:
 
 def _ended(result: CellResult, families: Mapping[str, str]) -> CauseKey:
     """Returns the key of the cause of a cell that crashed or hung. The key contains the way in which the process
-    ended, the form of the call, and for a call on contiguous tensors the family of the op."""
+    ended, the form of the call, its layout, and for a call on contiguous tensors the innermost frame in the device's
+    own code. If that frame is not known, because the code is not Python, the key contains the family of the op
+    instead."""
     failure, clause, op = result.failure, result.key.clause, result.key.unit
     how = normal(failure.detail) if failure is not None else ""
     layout = failure.layout if failure is not None else ""
@@ -321,17 +333,22 @@ def _ended(result: CellResult, families: Mapping[str, str]) -> CauseKey:
         form, place = "call", place_of((layout,)) if layout else PLAIN
         if not set(place.split("+")) <= {PLAIN, *_FACTORS}:
             place = PLAIN  # the name of a directed check
-    family = families.get(op, op) if (form, place) == ("call", PLAIN) else ""
-    return CauseKey("ended", (result.outcome.value, how, form, place, family))
+    frame, family = "", ""
+    if (form, place) == ("call", PLAIN):
+        frame = failure.frame if failure is not None else ""
+        family = "" if frame else families.get(op, op)
+    return CauseKey("ended", (result.outcome.value, how, form, place, frame, family))
 
 
 def _direct_cause(
     result: CellResult, names: frozenset[str], families: Mapping[str, str]
 ) -> CauseKey | None:
-    """Returns the cause of a cell if the cell's own fields show it: an exception, how its process ended, or the
-    directed check that failed. Returns None for wrong results in some layout; such cells are compared with each other
+    """Returns the cause of a cell if the cell's own fields show it: a fault that the CPU has as well, an exception, how
+    its process ended, or the directed check that failed. Returns None for wrong results in some layout; such cells are compared with each other
     later."""
     failure, clause = result.failure, result.key.clause
+    if result.on_cpu:
+        return CauseKey("cpu", (result.on_cpu,))
     if result.outcome is Outcome.ERROR:
         return CauseKey("error", (normal(result.note),))
     if (spoken := exception_of(result)) is not None:

@@ -20,6 +20,7 @@ from reports.advice import sentence, todo
 from reports.causes import ADVICE, Cause, causes, place_of
 from reports.failures import causes_in, document, markdown_of, write_failures
 from reports.gate import gate
+from reports.junit import explain
 from reports.model import CellResult, Example, ExampleTensor, Run, RunError
 from reports.run import load_run, write_run
 from reports.summary import summarise
@@ -145,7 +146,62 @@ def test_an_op_that_ends_the_process_when_it_is_called_plainly_has_one_cause_in_
     (said,) = sentences(plain, stepped, directed)
     assert said == ("calls crash: the worker was killed by SIGSEGV (sin)", 3)
     ((alone, _),) = sentences(stepped)  # where only some layouts kill, that is said
-    assert "in the layout strides+expand" in alone
+    assert "calls crash if an input is not contiguous and is expanded: " in alone
+
+
+def died(op: str, layout: str, frame: str = "", clause: str = "layout.values") -> CellResult:
+    how = Failure(
+        kind=Kind.ENDED, detail="the worker was killed by SIGSEGV", layout=layout, frame=frame
+    )
+    result = wrong(cell(op, clause=clause), failure=how, layouts=())
+    return changed_result(result, outcome=Outcome.CRASH)
+
+
+def test_crashes_on_negated_inputs_are_one_cause_across_ops_and_clauses() -> None:
+    results = [died("sin", "neg"), died("mul", "neg"), died("eq", "neg", clause="layout.views")]
+    said = "calls crash if an input is lazily negated: the worker was killed by SIGSEGV"
+    assert sentences(*results) == [(f"{said} (sin, mul, eq)", 3)]
+    assert counts(causes([*results, died("sin", "conj")], FAMILIES)) == [3, 1]
+
+
+def test_plain_calls_that_crash_in_the_same_frame_of_the_device_are_one_cause() -> None:
+    """Without a frame, nothing shows that ops of two families crash for the same reason."""
+    frame = "launch (vendor/ops.py:7)"
+    same = [died(op, "contiguous", frame) for op in ("sin", "mul")]
+    other = died("eq", "contiguous", "copy (vendor/ops.py:90)")
+    unknown = [died(op, "contiguous") for op in ("abs", "add")]
+    found = causes([*same, other, *unknown], FAMILIES)
+    assert counts(found) == [2, 1, 1, 1]
+    assert sentence(found[0]) == (
+        "calls crash: the worker was killed by SIGSEGV in launch (vendor/ops.py:7) (sin, mul)"
+    )
+
+
+def test_a_missing_kernel_is_named_with_its_overload() -> None:
+    """`aten::max` may have a kernel where `aten::max.dim_max` has none."""
+    text = "Could not run 'aten::{}' with arguments from the 'abacus' backend. This could be".format
+    names = ("max.dim_max", "max.dim_max", "max.unary_out")
+    results = [
+        raising(cell(op), text(name), "NotImplementedError")
+        for op, name in zip(("sin", "mul", "eq"), names)
+    ]
+    found = causes(results, FAMILIES)
+    assert [sentence(each) for each in found] == [
+        "aten::max.dim_max has no kernel", "aten::max.unary_out has no kernel",
+    ]  # fmt: skip
+    assert todo(found[0], {}).startswith("register a kernel for aten::max.dim_max, or")
+
+
+def test_failures_that_the_cpu_has_too_are_causes_of_their_own() -> None:
+    reason = "FakeTensor gives other strides than the kernel"
+    known = [wrong(cell(op), on_cpu=reason) for op in ("sin", "mul")]
+    found = causes([*known, wrong(cell("cos"))], FAMILIES)
+    assert [(sentence(each), len(each.results)) for each in found] == [
+        (f"the CPU does the same: {reason} (sin, mul)", 2),
+        ("wrong values if an input is not contiguous (cos)", 1),
+    ]
+    assert 'kind = "upstream-bug"' in todo(found[0], {})
+    assert f"the CPU does the same: {reason}" in explain(known[0]).splitlines()
 
 
 def test_ops_of_a_family_that_fail_in_the_same_layouts_have_one_cause() -> None:
