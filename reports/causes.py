@@ -61,7 +61,7 @@ class CausesError(ConformError):
 class _Advice(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The content of ``causes.toml``. The comments in that file explain the fields."""
 
-    rests_on: dict[str, tuple[str, ...]]
+    rests_on: dict[str, dict[str, str]]
     same_check: dict[str, str]
     dtypes: dict[str, str]
     by_op: tuple[str, ...]
@@ -428,7 +428,7 @@ class _Sorting:
             if key is None:
                 key = widths[roots[place]]
             elif key.rule == "case":
-                key = CauseKey("case", (_root_of(self.results[place].key, red),))
+                key = CauseKey("case", (_root_of(self.results[place], red),))
             keys.append(key)
         for place, key in enumerate(keys):
             if key.rule == "blocked":
@@ -524,13 +524,18 @@ def _rank(way: _Way, place: int) -> tuple[int, int, bool, int, bool, int]:
     )
 
 
-def _root_of(cell: CellKey, red: Collection[str]) -> str:
+def _root_of(result: CellResult, red: Collection[str]) -> str:
     """Returns the failing clause that explains the failure of a case, according to the table ``rests_on`` of
-    ``causes.toml``. If there is no such clause, returns the case's own clause."""
+    ``causes.toml``: the first clause that fails and whose expression is found in the words of the failure. If there is
+    no such clause, returns the case's own clause."""
+    cell, failure = result.key, result.failure
+    words = "" if failure is None else f"{failure.subject} {failure.detail}"
     family = cell.clause.partition(".")[0]
     for name in (str(cell), cell.clause, f"{family}.*"):
         if name in ADVICE.rests_on:
-            return next((each for each in ADVICE.rests_on[name] if each in red), cell.clause)
+            roots = ADVICE.rests_on[name].items()
+            found = (root for root, shows in roots if root in red and re.search(shows, words))
+            return next(found, cell.clause)
     return cell.clause
 
 

@@ -386,18 +386,51 @@ def test_a_blocked_cell_has_the_cause_of_what_blocks_it() -> None:
     ]
 
 
-def test_clauses_that_rest_on_a_failing_one_have_its_cause() -> None:
-    def fails(clause: str, case: str) -> CellResult:
-        failed = failure("expected an order, found none", check="case")
-        return wrong(CellKey(clause, case, ""), failure=failed, layouts=())
+def fails(clause: str, case: str, words: str) -> CellResult:
+    return wrong(
+        CellKey(clause, case, ""), failure=Failure(kind=Kind.ORDER, subject=words), layouts=()
+    )
 
-    rests = [fails("streams.autograd", "a"), fails("streams.threads", "b")]
+
+def test_clauses_that_rest_on_a_failing_one_have_its_cause() -> None:
+    rests = [
+        fails("streams.autograd", "a", "the caller's stream did not wait for backward"),
+        fails("streams.threads", "b", "the stream did not see the work before the event"),
+    ]
     assert counts(causes(rests, {})) == [1, 1]
-    found = causes([*rests, fails("streams.wait", "c")], {})
+    found = causes([*rests, fails("streams.wait", "c", "the stream did not wait")], {})
     assert [sentence(each) for each in found] == [
-        "streams.wait fails: expected an order, found none; 2 other clauses that rest on this clause fail too"
+        "streams.wait fails: the stream did not wait; 2 other clauses that rest on this clause fail too"
     ]
     assert found[0].example.key.clause == "streams.wait"
+
+
+def test_a_failure_that_shows_something_else_does_not_follow_from_the_clause_it_rests_on() -> None:
+    """A block that is reused early has nothing to do with counters that are wrong."""
+    counted = "a block of 511 bytes should raise `allocated` by at least 511, but did not"
+    results = [
+        fails("allocator.accounting", "a", counted),
+        fails("allocator.history", "sums", "the sizes of the live blocks are not `allocated`"),
+        fails("allocator.record_stream", "small", "a block was reused while its stream was busy"),
+        fails("allocator.pending", "four", "a freed block was not reused after its stream"),
+    ]
+    found = causes(results, {})
+    assert [(each.key.about, len(each.results)) for each in found] == [
+        (("allocator.accounting",), 2),
+        (("allocator.record_stream",), 1),
+        (("allocator.pending",), 1),
+    ]
+
+
+def test_the_seed_explains_failures_of_graphs_that_are_about_random_numbers() -> None:
+    results = [
+        fails("random.reproducible", "a", "rand: the same seed gave different values"),
+        fails("graphs.replay_equals_eager", "b", "a replay left wrong values"),
+        fails("graphs.recovery", "c", "after a capture, the same seed gave different numbers"),
+        fails("graphs.lifecycle", "d", "the second replay left wrong values"),
+    ]
+    found = causes(results, {})
+    assert [[r.key.unit for r in each.results] for each in found] == [["a", "c"], ["b", "d"]]
 
 
 def test_every_clause_that_rests_on_another_exists() -> None:

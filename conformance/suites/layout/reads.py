@@ -3,7 +3,7 @@ seven clauses."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import partial
 from typing import Any
 
@@ -218,7 +218,7 @@ def judge_fresh(evidence: Evidence, reference: ReferenceParts) -> Found:
                 if write.error is not None:
                     yield Unjudged(write.error)
                     return
-                wrong = written_to_inputs(evidence, write)
+                wrong = written_to_inputs(evidence, write, reference.mutable)
         if wrong is not None:
             yield wrong.about(f"output {place}")
             return
@@ -230,21 +230,38 @@ def handed_through(
     reference: ReferenceParts, place: int, outputs: Sequence[OutputFacts]
 ) -> int | None:
     """Return the index of the input that FakeTensor returns unchanged as output ``place``; None if that output is a new
-    tensor."""
+    tensor. If FakeTensor has no answer for the call (``histogramdd``), eager CPU decides."""
     specs = reference.specs
+    if specs is None:
+        specs = reference.eager_specs
     alias: int | None = specs[place].alias if specs and len(specs) == len(outputs) else None
     return alias
 
 
-def written_to_inputs(evidence: Evidence, write: WriteThrough) -> Wrong | None:
+def written_to_inputs(
+    evidence: Evidence, write: WriteThrough, mutable: Collection[int] = ()
+) -> Wrong | None:
     """Return a failure if a write to an output changed an input. The write replaces a comparison of storages on devices
-    that do not declare the capability ``storage``."""
+    that do not declare the capability ``storage``. The op itself may change the inputs whose index is in ``mutable``,
+    and a lazy device may do so at any later time, so such an input must contain what was written to the output."""
     for place in sorted(write.after):
         each = evidence.inputs[place]
-        if each is not None and each.damage is None:  # otherwise the call itself writes to it
-            found = f"a write to the output changes input {place}"
-            return Wrong("alias", "memory that no input shares", found)
+        if each is None or each.damage is not None:  # the call itself writes to it
+            continue
+        if place in mutable and not contains_written(each.before, write.after[place], write.dtype):
+            continue
+        found = f"a write to the output changes input {place}"
+        return Wrong("alias", "memory that no input shares", found)
     return None
+
+
+def contains_written(before: torch.Tensor, after: torch.Tensor, dtype: torch.dtype) -> bool:
+    """Return True if the bytes ``after`` differ from the bytes ``before`` in an element that now holds 1, the value that
+    was written to an output of the given dtype."""
+    usable = len(after) // dtype.itemsize * dtype.itemsize
+    was, now = (held[:usable].reshape(-1, dtype.itemsize) for held in (before, after))
+    changed = (was != now).any(1)
+    return bool((changed & (after[:usable].view(dtype) == 1)).any())
 
 
 def aliases(out: OutputFacts, through: int | None) -> Wrong | None:

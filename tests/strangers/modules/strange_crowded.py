@@ -1,12 +1,12 @@
 """A C++ device with many faults at once, most of which show in many ops and clauses.
 
-``STRANGE_MANNERS`` names the faults that are on, separated by commas (all of them by default): those of ``MANNERS``, and
-those of the simulated device, on which this one is built.
+Each fault of an op has ops of its own (``OPS``), so that a test can say of a failing cell which fault it has. Negated
+inputs end the process in all ops. Faults of streams, memory and random numbers are those of the simulated device, on
+which this one is built.
 """
 
 import os
 import signal
-import zlib
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -22,8 +22,24 @@ SIMULATED: Final = (
     "transfer.drop_strides",
 )
 
-#: Overloads without a kernel.
-WITHOUT: Final = ("max.dim_max", "min.dim_min", "sort.values_stable", "cumsum.out", "mode")
+#: The ops of torch's database that have each of the faults.
+OPS: Final = {
+    "max.dim_max has no kernel": ("max.reduction_with_dim",),
+    "min.dim_min has no kernel": ("min.reduction_with_dim",),
+    "cumsum.out has no kernel": ("cumsum",),
+    "sort.values_stable has no kernel": ("sort",),
+    "mode has no kernel": ("mode",),
+    "attention answers zeros": ("nn.functional.scaled_dot_product_attention",),
+    "an out= of another shape crashes": (
+        *("eq", "gather", "index_select", "heaviside", "copysign", "atan2", "xlogy", "nextafter"),
+        *("take_along_dim", "bucketize", "nn.functional.leaky_relu"),
+    ),
+    "the CPU computes instead": (
+        *("lgamma", "digamma", "erfinv", "i0", "cumprod", "trace", "fmax", "hypot", "renorm"),
+        "kthvalue",
+    ),
+    "results are contiguous": ("abs", "sign", "atan", "floor", "sub", "minimum", "maximum"),
+}
 
 _library = torch.library.Library("aten", "IMPL")
 
@@ -50,7 +66,10 @@ def negated_inputs() -> None:
 
 def missing_kernels() -> None:
     """Some overloads have no kernel."""
-    for name in WITHOUT:
+    for fault in OPS:
+        name, lacks, _ = fault.partition(" has no kernel")
+        if not lacks:
+            continue
 
         def kernel(keys: Any, *args: Any, _name: str = name, **kwargs: Any) -> Any:
             raise NotImplementedError(
@@ -75,12 +94,12 @@ def attention_of_zeros() -> None:
 
 
 def out_of_another_shape() -> None:
-    """An ``out=`` of another shape than the first operand ends the process, in a third of the ops."""
+    """An ``out=`` of another shape than the first operand ends the process."""
     for full in torch._C._dispatch_get_all_op_names():
         name, _, overload = full.removeprefix("aten::").partition(".")
         if not full.startswith("aten::") or not overload.endswith("out"):
             continue
-        if zlib.crc32(full.encode()) % 3:
+        if name not in [op.rpartition(".")[2] for op in OPS["an out= of another shape crashes"]]:
             continue
         op = getattr(getattr(torch.ops.aten, name), overload)
 
@@ -95,37 +114,9 @@ def out_of_another_shape() -> None:
         _put(f"{name}.{overload}", kernel, "AutogradPrivateUse1")
 
 
-def division_of_integers() -> None:
-    """An integer division by zero ends the process with another signal."""
-    for name in ("div.Tensor_mode", "remainder.Tensor", "fmod.Tensor", "floor_divide"):
-        packet, _, overload = name.partition(".")
-        op = getattr(getattr(torch.ops.aten, packet), overload or "default")
-
-        def kernel(
-            keys: Any, first: Any, second: Any, *args: Any, _op: Any = op, **kwargs: Any
-        ) -> Any:
-            if not second.dtype.is_floating_point and bool((second.cpu() == 0).any()):
-                os.kill(os.getpid(), signal.SIGFPE)
-            with torch._C._AutoDispatchBelowAutograd():
-                return _op(first, second, *args, **kwargs)
-
-        _put(name, kernel, "AutogradPrivateUse1")
-
-
 def fallback() -> None:
     """Some ops run on the CPU instead, whatever their family."""
-    for name in (
-        "lgamma",
-        "digamma",
-        "erfinv",
-        "i0",
-        "cumprod",
-        "trace",
-        "fmax",
-        "hypot",
-        "renorm",
-        "kthvalue",
-    ):
+    for name in OPS["the CPU computes instead"]:
         op = getattr(torch.ops.aten, name).default
 
         def kernel(keys: Any, *args: Any, _op: Any = op, **kwargs: Any) -> Any:
@@ -138,24 +129,31 @@ def fallback() -> None:
         _put(name, kernel)
 
 
-MANNERS: Final = {
-    each.__name__: each
-    for each in (
-        negated_inputs,
-        missing_kernels,
-        attention_of_zeros,
-        out_of_another_shape,
-        division_of_integers,
-        fallback,
-    )
-}
+def contiguous_results() -> None:
+    """The result is contiguous, whatever the strides of the operands."""
+    for name in OPS["results are contiguous"]:
+        packet = getattr(torch.ops.aten, name)
+        overload = "default" if "default" in packet.overloads() else "Tensor"
 
-_on = os.environ.get("STRANGE_MANNERS")
-_asked = [*MANNERS, *SIMULATED] if _on is None else [each for each in _on.split(",") if each]
-os.environ["SIMULATED_FAULTS"] = ",".join(each for each in _asked if each in SIMULATED)
+        def kernel(keys: Any, *args: Any, _op: Any = packet.out, **kwargs: Any) -> Any:
+            shape = torch.broadcast_shapes(*(x.shape for x in args if isinstance(x, torch.Tensor)))
+            return _op(
+                *args, **kwargs, out=torch.empty(shape, dtype=args[0].dtype, device="simulated")
+            )
+
+        _put(name if overload == "default" else f"{name}.{overload}", kernel)
+
+
+os.environ.setdefault("SIMULATED_FAULTS", ",".join(SIMULATED))
 
 import devices.simulated.backend  # noqa: E402, F401  # the driver, which reads the environment
 
-for _each in _asked:
-    if _each in MANNERS:
-        MANNERS[_each]()
+for _manner in (
+    negated_inputs,
+    missing_kernels,
+    attention_of_zeros,
+    out_of_another_shape,
+    fallback,
+    contiguous_results,
+):
+    _manner()
