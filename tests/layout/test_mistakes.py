@@ -214,29 +214,45 @@ def spec(*stride: int) -> OutputSpec:
 
 
 @pytest.mark.parametrize(
-    ("meta", "fake", "eager", "right"),
+    ("meta", "fake", "eager", "other", "right"),
     [
-        ((3, 1), None, None, True),  # FakeTensor is not asked
-        ((1, 2), (3, 1), None, True),
-        ((1, 2), (1, 2), (3, 1), True),
-        ((1, 2), (1, 2), None, False),
-        (None, (1, 2), None, False),  # meta has no answer
-        (None, (3, 1), None, True),
-        ((1, 2), (1, 2), (1, 2), False),
+        ((3, 1), None, None, None, True),  # FakeTensor is not asked
+        ((1, 2), (3, 1), None, None, True),
+        ((1, 2), (1, 2), (3, 1), None, True),
+        ((1, 2), (1, 2), None, None, False),
+        (None, (1, 2), None, None, False),  # meta has no answer
+        (None, (3, 1), None, None, True),
+        ((1, 2), (1, 2), (1, 2), None, False),
+        (None, (1, 2), (1, 2), (3, 1), True),  # meta is asked last: a pad
+        (None, (1, 2), (1, 2), (1, 2), False),
     ],
 )
 def test_strides_are_those_of_one_of_the_references(
     meta: tuple[int, ...] | None,
     fake: tuple[int, ...] | None,
     eager: tuple[int, ...] | None,
+    other: tuple[int, ...] | None,
     right: bool,
 ) -> None:
-    asked = {"meta_specs": meta, "specs": fake, "eager_specs": eager}
+    asked = {"meta_specs": meta, "specs": fake, "eager_specs": eager, "other_specs": other}
     given = {name: each and (spec(*each),) for name, each in asked.items()}
     if meta == (3, 1):
-        del given["specs"], given["eager_specs"]
+        del given["specs"], given["eager_specs"], given["other_specs"]
     found = list(reads.judge_strides(evidence_of(torch.ones(2, 3)), SimpleNamespace(**given)))
     assert (found == [None]) is right and len(found) == 1
+
+
+@pytest.mark.parametrize(
+    ("families", "answers"), [({"strides.not_of_meta"}, True), ({"strides.of_no_backend"}, False)]
+)
+def test_a_meta_kernel_that_is_written_for_the_cpu_is_no_reference(
+    families: set[str], answers: bool
+) -> None:
+    answer = StrideAnswer((spec(3, 1),))
+    traits = SimpleNamespace(families=families)
+    ctx: Any = SimpleNamespace(traits=traits, stride_answer=lambda *_, **__: answer)
+    laid: Any = SimpleNamespace(sample=None, case=None)
+    assert (Reference(ctx, laid).other_specs is not None) is answers
 
 
 @pytest.mark.parametrize(

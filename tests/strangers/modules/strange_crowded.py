@@ -19,7 +19,6 @@ SIMULATED: Final = (
     "events.elapsed_constant",
     "random.seed_ignored",
     "streams.ignore_wait",
-    "transfer.drop_strides",
 )
 
 #: The ops of torch's database that have each of the faults.
