@@ -20,7 +20,7 @@ from conformance.suites.device import processes
 from conformance.suites.transfer import async_copies
 from devices.descriptor import Descriptor
 from devices.registry import get
-from opinfo.device import open_device
+from opinfo.device import has_pointers, open_device
 
 
 class _Scripted(CaseContext):
@@ -111,6 +111,23 @@ def test_a_pinned_block_may_be_reused_once_the_device_has_read_it(
         there.copy_(source)
     with nullcontext() if right else pytest.raises(CheckFailed, match="still had to read it"):
         async_copies._check_copied(scripted(), there, want, True)
+
+
+@pytest.mark.parametrize(("apart", "addresses"), [(512, False), (2**22, True)])
+def test_the_address_of_an_object_that_stands_for_a_buffer_is_no_pointer(
+    apart: int, addresses: bool
+) -> None:
+    """Objects on the host are some hundred bytes apart, so that only ranges of large tensors overlap."""
+    known: dict[int, int] = {}
+
+    class Buffer(torch.Tensor):
+        def data_ptr(self) -> int:
+            storage = self.untyped_storage().data_ptr()
+            place = known.setdefault(storage, 2**20 + apart * len(known))
+            return place + self.storage_offset() * self.itemsize
+
+    device: Any = SimpleNamespace(to_device=lambda tensor: tensor.as_subclass(Buffer))
+    assert has_pointers(device) is addresses
 
 
 def test_an_error_that_is_raised_at_once_is_not_too_early() -> None:

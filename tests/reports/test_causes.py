@@ -7,7 +7,7 @@ import random
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 from xml.etree import ElementTree
@@ -34,6 +34,7 @@ from tests.reports.builders import (
     passed,
     plan_document,
 )
+from tests.strangers.crowded import NEGATED, OPS
 
 FAMILIES = {"sin": "unary", "cos": "unary", "mul": "binary", "eq": "binary"}
 VALUES = failure("1 of 2 elements differ", layout="contiguous+step_inner")
@@ -660,6 +661,7 @@ class _Alike(msgspec.Struct):
     said: str | None = None
     note: str = ""
     blocked_by: str = ""
+    on_cpu: str = ""
 
     def results(self) -> Iterator[CellResult]:
         given = msgspec.structs.asdict(self)
@@ -671,12 +673,43 @@ class _Alike(msgspec.Struct):
 
 
 class _Red(msgspec.Struct):
-    """What failed in plan quick on the simulated device, with faults of `devices/simulated/faults.toml` switched on
-    together and each alone; one more device raises in `record_stream`. ``passed`` are the other ops of these families."""
+    """What failed in a run with several faults at once. ``passed`` are the other ops of these families."""
 
     families: dict[str, list[str]]
     passed: dict[str, list[str]]
     failed: list[_Alike]
+
+
+@dataclass
+class Crowd:
+    """The causes of a run with several faults at once, and the faults that redden each of its cells alone."""
+
+    planted: dict[CellKey, frozenset[str]]
+    found: Sequence[Cause]
+
+    @classmethod
+    def of(cls, name: str) -> Crowd:
+        path = Path(__file__).with_name("data") / name
+        red = msgspec.json.decode(path.read_bytes(), type=_Red)
+        planted = {result.key: each.faults for each in red.failed for result in each.results()}
+        failing = [result for each in red.failed for result in each.results()]
+        others = [passed(CellKey(c, op, "float32")) for c, ops in red.passed.items() for op in ops]
+        families = {op: family for family, ops in red.families.items() for op in ops}
+        return cls(planted, causes(failing, families, [*failing, *others]))
+
+    @property
+    def mixed(self) -> list[str]:
+        """The causes whose cells do not share a fault."""
+        return [
+            sentence(cause)
+            for cause in self.found
+            if not frozenset.intersection(*(self.planted[r.key] for r in cause.results))
+        ]
+
+    @property
+    def share(self) -> float:
+        """The share of the cells that the 15 largest causes explain."""
+        return sum(counts(self.found[:15])) / len(self.planted)
 
 
 def twice(found: Iterable[Cause]) -> list[str]:
@@ -686,15 +719,33 @@ def twice(found: Iterable[Cause]) -> list[str]:
 
 
 def test_twelve_faults_at_once_are_told_apart() -> None:
-    path = Path(__file__).with_name("data") / "twelve_faults.json"
-    red = msgspec.json.decode(path.read_bytes(), type=_Red)
-    planted = {result.key: each.faults for each in red.failed for result in each.results()}
-    failing = [result for each in red.failed for result in each.results()]
-    others = [passed(CellKey(c, op, "float32")) for c, ops in red.passed.items() for op in ops]
-    families = {op: family for family, ops in red.families.items() for op in ops}
-    found = causes(failing, families, [*failing, *others])
-    assert len(failing) >= 400 and len(frozenset().union(*planted.values())) == 12
-    mixed = [c for c in found if not frozenset.intersection(*(planted[r.key] for r in c.results))]
-    assert [str(cause.key) for cause in mixed] == []
-    assert sum(counts(found[:15])) >= 0.9 * len(failing)
-    assert twice(found) == []
+    """In plan quick on the simulated device, with faults of ``devices/simulated/faults.toml`` switched on together and
+    each alone; one more device raises in `record_stream`."""
+    crowd = Crowd.of("twelve_faults.json")
+    assert len(crowd.planted) >= 400 and len(frozenset().union(*crowd.planted.values())) == 12
+    assert crowd.mixed == [] and crowd.share >= 0.9
+    assert twice(crowd.found) == []
+
+
+def test_the_faults_of_a_crowded_device_are_told_apart() -> None:
+    """A device where negated inputs end the process, overloads have no kernel, attention answers zeros, and more:
+    ``tests/strangers/crowded.py``."""
+    crowd = Crowd.of("crowded.json")
+    assert len(crowd.planted) >= 300
+    assert crowd.mixed == [] and crowd.share >= 0.9
+    assert twice(crowd.found) == []
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        NEGATED,
+        *(fault for fault in OPS if fault.endswith("has no kernel")),
+        *("allocator.ignore_record_stream", "events.elapsed_constant", "random.seed_ignored"),
+    ],
+)
+def test_a_fault_of_a_crowded_device_is_one_cause(fault: str) -> None:
+    crowd = Crowd.of("crowded.json")
+    alone = {key for key, faults in crowd.planted.items() if faults == {fault}}
+    of = [cause for cause in crowd.found if alone & {r.key for r in cause.results}]
+    assert alone and len(of) == 1

@@ -8,37 +8,11 @@ which this one is built.
 import os
 import signal
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any
 
 import torch
 
-#: Faults of the simulated device (``devices/simulated/faults.toml``).
-SIMULATED: Final = (
-    "allocator.count_too_little",
-    "allocator.ignore_record_stream",
-    "events.elapsed_constant",
-    "random.seed_ignored",
-    "streams.ignore_wait",
-)
-
-#: The ops of torch's database that have each of the faults.
-OPS: Final = {
-    "max.dim_max has no kernel": ("max.reduction_with_dim",),
-    "min.dim_min has no kernel": ("min.reduction_with_dim",),
-    "cumsum.out has no kernel": ("cumsum",),
-    "sort.values_stable has no kernel": ("sort",),
-    "mode has no kernel": ("mode",),
-    "attention answers zeros": ("nn.functional.scaled_dot_product_attention",),
-    "an out= of another shape crashes": (
-        *("eq", "gather", "index_select", "heaviside", "copysign", "atan2", "xlogy", "nextafter"),
-        *("take_along_dim", "bucketize", "nn.functional.leaky_relu"),
-    ),
-    "the CPU computes instead": (
-        *("lgamma", "digamma", "erfinv", "i0", "cumprod", "trace", "fmax", "hypot", "renorm"),
-        "kthvalue",
-    ),
-    "results are contiguous": ("abs", "sign", "atan", "floor", "sub", "minimum", "maximum"),
-}
+from tests.strangers.crowded import OPS, SIMULATED
 
 _library = torch.library.Library("aten", "IMPL")
 
