@@ -381,7 +381,8 @@ def _with_plain_calls(
     results: Sequence[CellResult], keys: Sequence[CauseKey | None]
 ) -> list[CauseKey | None]:
     """Returns the causes of the cells with one change: if an op crashes in some layout and crashes in the same way on
-    contiguous tensors, both crashes get the cause of the crash on contiguous tensors."""
+    contiguous tensors, both crashes get the cause of the crash on contiguous tensors. Crashes on lazily conjugated or
+    negated inputs are left out, because these calls come after the plain ones, which did not crash in that cell."""
     plain = {
         (result.key.unit, key.about[:3]): key
         for result, key in zip(results, keys)
@@ -389,7 +390,7 @@ def _with_plain_calls(
     }
     return [
         plain.get((result.key.unit, key.about[:3]), key)
-        if key is not None and key.rule == "ended"
+        if key is not None and key.rule == "ended" and key.about[3] not in LAZY
         else key
         for result, key in zip(results, keys)
     ]

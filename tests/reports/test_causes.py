@@ -165,6 +165,8 @@ def test_crashes_on_negated_inputs_are_one_cause_across_ops_and_clauses() -> Non
     said = "calls crash if an input is lazily negated: the worker was killed by SIGSEGV"
     assert sentences(*results) == [(f"{said} (sin, mul, eq)", 3)]
     assert counts(causes([*results, died("sin", "conj")], FAMILIES)) == [3, 1]
+    plain = died("sin", "contiguous", clause="precision.trust")  # not in the cell of the first
+    assert counts(causes([*results, plain], FAMILIES)) == [3, 1]
 
 
 def test_plain_calls_that_crash_in_the_same_frame_of_the_device_are_one_cause() -> None:

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 import msgspec
 
-from devices.cell import Outcome, Verdict
+from devices.cell import CellKey, Outcome, Verdict
 from reports.causes import unexpected
 from reports.model import CellResult
 from reports.run import load_run
@@ -69,40 +69,46 @@ def fault_of(result: CellResult, alone: Mapping[str, Iterable[str]]) -> frozense
 
 
 def record(runs: Iterable[Path], alone: Mapping[str, Iterable[str]]) -> dict[str, Any]:
-    """What failed in the runs, in the form of ``tests/reports/data``."""
+    """What failed in the runs, in the form of ``tests/reports/data``. The result of a cell is that of the last run that
+    has it."""
     families: dict[str, list[str]] = defaultdict(list)
     passed: dict[str, list[str]] = defaultdict(list)
     alike: dict[bytes, dict[str, Any]] = {}
+    family_of: dict[str, str] = {}
+    results: dict[CellKey, CellResult] = {}
+    red: set[CellKey] = set()
     for path in runs:
         run = load_run(path)
-        ops = dict.fromkeys(key.unit for key in run.results if not key.is_case)
-        for op in ops:
-            families[run.plan.families.get(op, op)].append(op)
-        red = unexpected(run)
-        for key, result in run.results.items():
-            if not key.is_case and result.verdict is Verdict.OK:
-                passed[key.clause].append(key.unit)
-        for result in red:
-            faults = sorted(fault_of(result, alone)) or [UNKNOWN]
-            failure = result.failure
-            if failure is not None:  # what causes do not look at
-                failure = msgspec.structs.replace(
-                    failure, where=None, call="", inputs=(), targets=(), sample=None
-                )
-            facts = {
-                "outcome": result.outcome,
-                "failure": failure,
-                "layouts": result.layouts,
-                "raises": result.raises,
-                "said": result.said,
-                "note": result.note if failure is None else "",
-                "blocked_by": result.blocked_by,
-                "on_cpu": result.on_cpu,
-            }
-            kept = {name: value for name, value in facts.items() if value}
-            found = msgspec.to_builtins({"faults": faults, **kept})
-            known = alike.setdefault(msgspec.json.encode(found), {"cells": {}, **found})
-            known["cells"].setdefault(result.key.clause, []).append(result.key.name)
+        results |= run.results
+        red = (red - run.results.keys()) | {result.key for result in unexpected(run)}
+        family_of |= run.plan.families
+    for op in dict.fromkeys(key.unit for key in results if not key.is_case):
+        families[family_of.get(op, op)].append(op)
+    for key, result in results.items():
+        if not key.is_case and result.verdict is Verdict.OK:
+            passed[key.clause].append(key.unit)
+        if key not in red:
+            continue
+        faults = sorted(fault_of(result, alone)) or [UNKNOWN]
+        failure = result.failure
+        if failure is not None:  # what causes do not look at
+            failure = msgspec.structs.replace(
+                failure, where=None, call="", inputs=(), targets=(), sample=None
+            )
+        facts = {
+            "outcome": result.outcome,
+            "failure": failure,
+            "layouts": result.layouts,
+            "raises": result.raises,
+            "said": result.said,
+            "note": result.note if failure is None else "",
+            "blocked_by": result.blocked_by,
+            "on_cpu": result.on_cpu,
+        }
+        kept = {name: value for name, value in facts.items() if value}
+        found = msgspec.to_builtins({"faults": faults, **kept})
+        known = alike.setdefault(msgspec.json.encode(found), {"cells": {}, **found})
+        known["cells"].setdefault(key.clause, []).append(key.name)
     return {"families": families, "passed": passed, "failed": list(alike.values())}
 
 
