@@ -59,8 +59,9 @@ def attention_of_zeros() -> None:
     def kernel(
         keys: Any, query: torch.Tensor, key: Any, value: torch.Tensor, *a: Any, **k: Any
     ) -> Any:
-        if not query.device == key.device == value.device:
-            raise RuntimeError("expected query, key and value on the same device")
+        given = (query, key, value, *a, *k.values())
+        if len({each.device for each in given if isinstance(each, torch.Tensor)}) > 1:
+            raise RuntimeError("expected all operands on the same device")
         return torch.zeros(
             *query.shape[:-1], value.shape[-1], dtype=query.dtype, device=query.device
         )
