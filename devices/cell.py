@@ -243,7 +243,8 @@ class CellFacts(msgspec.Struct, frozen=True, kw_only=True):
     the message of that exception as the device wrote it, and is set only if the cell has no failure. ``blocked_by`` is
     the clause that must pass before a blocked cell can be checked. ``repro`` is a path in the results folder. ``seen``
     are publicly known bugs of other devices that this cell shows too. ``called_by`` says how many public models call the
-    op of a cell that did not pass, or is None. ``seconds`` is wall time. ``rest`` is the result of the other checks of a
+    op of a cell that did not pass, or is None. ``on_cpu`` is the reason of the CPU's manifest if torch's CPU fails in the
+    same way. ``seconds`` is wall time. ``rest`` is the result of the other checks of a
     cell that ended its process, or None if no other check of the cell is known; ``checks``, ``samples``,
     ``ran_layouts`` and the errors of such a cell are those of its other checks.
     """
@@ -266,6 +267,7 @@ class CellFacts(msgspec.Struct, frozen=True, kw_only=True):
     repro: str | None = None
     seen: tuple[Seen, ...] = ()
     called_by: Use | None = None
+    on_cpu: str = ""
     seconds: float = 0.0
     worker: str = ""
     rest: OtherChecks | None = None

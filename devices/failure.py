@@ -99,7 +99,7 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     program of its own. ``layout`` is the stable id of the failing layout. ``call`` is the call as Python, with
     ``t[0]``, ``t[1]`` … for the tensors whose geometry is in ``inputs``. ``program`` describes the random program after
     which the check failed. ``rank`` is the rank of the process in which the check failed, if several processes worked
-    together.
+    together. ``frame`` is the innermost frame of the stack in the device's own code, if the process ended there.
     """
 
     kind: Kind
@@ -118,6 +118,7 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     targets: tuple[Geometry, ...] = ()  # of out=
     program: str = ""
     rank: int | None = None
+    frame: str = ""
 
     @property
     def title(self) -> str:

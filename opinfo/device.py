@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 from operator import attrgetter
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 import torch
@@ -351,12 +351,19 @@ def has_storage(device: Device) -> bool:
 
 def has_pointers(device: Device) -> bool:
     """Returns True if ``data_ptr`` is an address: it increases with the storage offset, and the ranges of live tensors
-    do not overlap."""
-    live = sorted((device.to_device(torch.zeros(64)) for _ in range(4)), key=torch.Tensor.data_ptr)
-    first = [each.data_ptr() for each in live]
-    moves = live[0][7:].data_ptr() == first[0] + 7 * live[0].itemsize
-    apart = all(a + live[0].nbytes <= b for a, b in pairwise(first))
-    return first[0] != 0 and moves and apart
+    do not overlap. Large tensors are among them: where ``data_ptr`` is the address of an object on the host that stands
+    for a buffer, the objects are some hundred bytes apart, and only ranges of large tensors overlap."""
+    sizes = (*(64,) * 4, *(_LARGE,) * 4)
+    live = [device.to_device(torch.zeros(size)) for size in sizes]
+    small = live[0]
+    ranges = sorted((each.data_ptr(), each.data_ptr() + each.nbytes) for each in live)
+    moves = small[7:].data_ptr() == small.data_ptr() + 7 * small.itemsize
+    apart = all(end <= start for (_, end), (start, _) in pairwise(ranges))
+    return ranges[0][0] != 0 and moves and apart
+
+
+#: The number of float32 elements of a large tensor: 2 MiB.
+_LARGE: Final = 2**19
 
 
 #: The dtypes in which an addition is tried, in this order, until one succeeds.

@@ -34,6 +34,8 @@ _WHERE: Final = {
     "strides": "is not contiguous",
     "channels_last": "is channels_last",
     "expand": "is expanded",
+    "conj": "is lazily conjugated",
+    "neg": "is lazily negated",
 }
 _WRONG: Final = {
     "values": "wrong values",
@@ -66,6 +68,8 @@ def sentence(cause: Cause, quote: Quote = str) -> str:
         return f"{'passes, but the manifest lists a failure' if passes else 'does better than the manifest says'} ({ops})"
     if rule == "error":
         return f"the check could not be made: {quote(_first_line(shown.note))}"
+    if rule == "cpu":
+        return f"the CPU does the same: {quote(_first_line(about[0]))} ({ops})"
     if rule == "fallback":
         return f"{ops} run on the CPU instead of the device"
     if rule == "kernel":
@@ -79,12 +83,12 @@ def sentence(cause: Cause, quote: Quote = str) -> str:
     if rule == "blocked":
         return f"cannot be checked, because {quote(about[0])} fails"
     if rule == "ended":
-        outcome, how, form, place, _ = about
+        outcome, how, form, place, frame, _ = about
         calls = {"out=": "calls with out=", "in-place": "calls in place"}.get(form, "calls")
-        if place not in ("", PLAIN):
-            calls = f"{calls} on a tensor in the layout {quote(place)}"
         ends = "hang" if outcome == Outcome.HANG.value else "crash"
-        return f"{calls} {ends}: {quote(how)} ({ops})"
+        where = f" if an input {_where(place)}" if place not in ("", PLAIN) else ""
+        code = f" in {quote(frame)}" if frame else ""
+        return f"{calls} {ends}{where}: {quote(how)}{code} ({ops})"
     if rule == "check":
         failure = shown.failure or Failure(kind=Kind.STATE)
         how = spell("", failure.expected, failure.found, failure.detail, 0, 0, ())
@@ -125,8 +129,12 @@ def _of_layout(about: tuple[str, ...]) -> str:
         return plain.get(form, said)
     subject = {"out=": "the out= tensor", "in-place": "self of an in-place call"}
     subject[DERIVATIVE] = "an input or the incoming gradient"
-    where = " and ".join(_WHERE[each] for each in place.split("+"))
-    return f"{said} if {subject.get(form, 'an input')} {where}"
+    return f"{said} if {subject.get(form, 'an input')} {_where(place)}"
+
+
+def _where(place: str) -> str:
+    """Returns the words for the layout of a tensor, such as ``is not contiguous and is expanded``."""
+    return " and ".join(_WHERE[each] for each in place.split("+"))
 
 
 def _first_line(text: str) -> str:
@@ -150,6 +158,8 @@ def todo(cause: Cause, clauses: Mapping[str, Clause], quote: Quote = str) -> str
         return ""  # the end of the run says it once for all of them
     if rule == "error":
         return "please report this: it is a bug in torch-conformance, not a fault of the device"
+    if rule == "cpu":
+        return 'torch itself has this fault; a block of the manifest with kind = "upstream-bug" accepts it'
     if rule == "fallback":
         names = sorted({result.key.unit for result in cause.results})
         listed = names if len(names) <= _LISTED else ["*"]
@@ -205,6 +215,6 @@ def ops_of(cause: Cause, quote: Quote = str) -> str:
     names = list(dict.fromkeys(result.key.unit for result in cause.results))
     if len(names) <= _NAMED:
         return ", ".join(map(quote, names))
-    family = cause.key.about[3] if cause.key.rule == "layout" else ""
+    family = cause.key.about[-1] if cause.key.rule in ("layout", "ended") else ""
     count = number(len(names), "op")
     return f"{count}, family {quote(family)}" if family else count

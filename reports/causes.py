@@ -35,7 +35,9 @@ SEEDED: Final = "random.reproducible"
 
 MEMORY: Final = ("contiguous", "transposed", "reversed", "channels_last")
 PLAIN: Final = "contiguous"
-_FACTORS: Final = ("channels_last", "strides", "expand", "offset")
+#: Bits with which a tensor stands for the conjugate or the negative of what its memory holds.
+LAZY: Final = ("conj", "neg")
+_FACTORS: Final = ("channels_last", "strides", "expand", "offset", *LAZY)
 #: The factors of the parts of a free layout's id.
 _FREE: Final = {
     **dict.fromkeys(("order", "steps", "pads"), "strides"),
@@ -59,7 +61,7 @@ class CausesError(ConformError):
 class _Advice(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The content of ``causes.toml``. The comments in that file explain the fields."""
 
-    rests_on: dict[str, tuple[str, ...]]
+    rests_on: dict[str, dict[str, str]]
     same_check: dict[str, str]
     dtypes: dict[str, str]
     by_op: tuple[str, ...]
@@ -133,10 +135,15 @@ def place_of(layouts: Iterable[str]) -> str:
     is returned unchanged.
     """
     places = (
-        (each.removeprefix("out=") != PLAIN, each.count("+"), "channels_last" in each, each)
+        (each.removeprefix("out=") != PLAIN, each.count("+"), _is_special(each), each)
         for each in map(_factors, layouts)
     )
     return min(places, default=(True, 0, False, ""))[-1]
+
+
+def _is_special(factors: str) -> bool:
+    """Returns True if the factors of a layout include one that is named only if every failing layout has it."""
+    return not {"channels_last", *LAZY}.isdisjoint(factors.removeprefix("out=").split("+"))
 
 
 def _factors(layout: str) -> str:
@@ -147,6 +154,9 @@ def _factors(layout: str) -> str:
         if single.startswith("free:"):
             parts = {each.partition("=")[0] for each in single.removeprefix("free:").split(",")}
             found += [_FREE[part] for part in parts]
+            continue
+        if single in LAZY:
+            found.append(single)
             continue
         memory, *rest = single.split("+")
         if memory not in MEMORY:
@@ -185,7 +195,7 @@ def _covers(simple: str, other: str) -> bool:
 
 # -- the device's exceptions
 
-_KERNEL: Final = re.compile(r"Could not run '([\w:]+)")
+_KERNEL: Final = re.compile(r"Could not run '([\w:.]+)'")
 _DTYPE: Final = re.compile(
     r"\b(?:torch\.)?(?:bool|u?int\d+|b?float\d+(?:_e\w+)?|complex\d+|bits\d+|Byte|Char|Short|Int|Long|Half|Float|Double"
     r"|BFloat16|Bool|ComplexHalf|ComplexFloat|ComplexDouble|UInt\d+|Float8_e\w+)\b"
@@ -234,8 +244,8 @@ def normal(text: str, names: frozenset[str] = frozenset(), op: str = "") -> str:
 
 
 def kernel_of(text: str) -> str:
-    """Returns the op that has no kernel if the text is the NotImplementedError of torch's dispatcher; otherwise an
-    empty text."""
+    """Returns the op that has no kernel, with its overload, if the text is the NotImplementedError of torch's
+    dispatcher; otherwise an empty text."""
     found = _KERNEL.match(text)
     return found[1] if found else ""
 
@@ -311,7 +321,9 @@ def _way_of(result: CellResult, failure: Failure) -> _Way:
 
 def _ended(result: CellResult, families: Mapping[str, str]) -> CauseKey:
     """Returns the key of the cause of a cell that crashed or hung. The key contains the way in which the process
-    ended, the form of the call, and for a call on contiguous tensors the family of the op."""
+    ended, the form of the call, its layout, and for a call on contiguous tensors the innermost frame in the device's
+    own code. If that frame is not known, because the code is not Python, the key contains the family of the op
+    instead."""
     failure, clause, op = result.failure, result.key.clause, result.key.unit
     how = normal(failure.detail) if failure is not None else ""
     layout = failure.layout if failure is not None else ""
@@ -323,17 +335,22 @@ def _ended(result: CellResult, families: Mapping[str, str]) -> CauseKey:
         form, place = "call", place_of((layout,)) if layout else PLAIN
         if not set(place.split("+")) <= {PLAIN, *_FACTORS}:
             place = PLAIN  # the name of a directed check
-    family = families.get(op, op) if (form, place) == ("call", PLAIN) else ""
-    return CauseKey("ended", (result.outcome.value, how, form, place, family))
+    frame, family = "", ""
+    if (form, place) == ("call", PLAIN):
+        frame = failure.frame if failure is not None else ""
+        family = "" if frame else families.get(op, op)
+    return CauseKey("ended", (result.outcome.value, how, form, place, frame, family))
 
 
 def _direct_cause(
     result: CellResult, names: frozenset[str], families: Mapping[str, str]
 ) -> CauseKey | None:
-    """Returns the cause of a cell if the cell's own fields show it: an exception, how its process ended, or the
-    directed check that failed. Returns None for wrong results in some layout; such cells are compared with each other
+    """Returns the cause of a cell if the cell's own fields show it: a fault that the CPU has as well, an exception, how
+    its process ended, or the directed check that failed. Returns None for wrong results in some layout; such cells are compared with each other
     later."""
     failure, clause = result.failure, result.key.clause
+    if result.on_cpu:
+        return CauseKey("cpu", (result.on_cpu,))
     if result.outcome is Outcome.ERROR:
         return CauseKey("error", (normal(result.note),))
     if (spoken := exception_of(result)) is not None:
@@ -366,7 +383,8 @@ def _with_plain_calls(
     results: Sequence[CellResult], keys: Sequence[CauseKey | None]
 ) -> list[CauseKey | None]:
     """Returns the causes of the cells with one change: if an op crashes in some layout and crashes in the same way on
-    contiguous tensors, both crashes get the cause of the crash on contiguous tensors."""
+    contiguous tensors, both crashes get the cause of the crash on contiguous tensors. Crashes on lazily conjugated or
+    negated inputs are left out, because these calls come after the plain ones, which did not crash in that cell."""
     plain = {
         (result.key.unit, key.about[:3]): key
         for result, key in zip(results, keys)
@@ -374,7 +392,7 @@ def _with_plain_calls(
     }
     return [
         plain.get((result.key.unit, key.about[:3]), key)
-        if key is not None and key.rule == "ended"
+        if key is not None and key.rule == "ended" and key.about[3] not in LAZY
         else key
         for result, key in zip(results, keys)
     ]
@@ -413,7 +431,7 @@ class _Sorting:
             if key is None:
                 key = widths[roots[place]]
             elif key.rule == "case":
-                key = CauseKey("case", (_root_of(self.results[place].key, red),))
+                key = CauseKey("case", (_root_of(self.results[place], red),))
             keys.append(key)
         for place, key in enumerate(keys):
             if key.rule == "blocked":
@@ -509,13 +527,18 @@ def _rank(way: _Way, place: int) -> tuple[int, int, bool, int, bool, int]:
     )
 
 
-def _root_of(cell: CellKey, red: Collection[str]) -> str:
+def _root_of(result: CellResult, red: Collection[str]) -> str:
     """Returns the failing clause that explains the failure of a case, according to the table ``rests_on`` of
-    ``causes.toml``. If there is no such clause, returns the case's own clause."""
+    ``causes.toml``: the first clause that fails and whose expression is found in the words of the failure. If there is
+    no such clause, returns the case's own clause."""
+    cell, failure = result.key, result.failure
+    words = "" if failure is None else f"{failure.subject} {failure.detail}"
     family = cell.clause.partition(".")[0]
     for name in (str(cell), cell.clause, f"{family}.*"):
         if name in ADVICE.rests_on:
-            return next((each for each in ADVICE.rests_on[name] if each in red), cell.clause)
+            roots = ADVICE.rests_on[name].items()
+            found = (root for root, shows in roots if root in red and re.search(shows, words))
+            return next(found, cell.clause)
     return cell.clause
 
 

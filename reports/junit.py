@@ -246,6 +246,8 @@ def explain(result: CellResult) -> str:
         lines.append(f"raised: {result.raises}")
     if result.message:
         lines.append(result.message)
+    if result.on_cpu:
+        lines.append(f"the CPU does the same: {result.on_cpu}")
     if result.example is not None:
         lines += result.example.lines()
     if result.repro:

@@ -31,6 +31,7 @@ from conformance.run.isolation.process import (
     Unable,
     begin_worker,
     close_in_children,
+    device_frame_of,
     leave_stacks,
     read_start,
     stack_of,
@@ -246,7 +247,8 @@ class Runner:
         stack = stack_of(self._journals, self._name)
         how = f"the worker {Ended(status).how}"
         more = f"in {stack}" if stack else ""
-        return Lost(entry.cell, Outcome.CRASH, how, entry.call, more, entry.judged)
+        frame = device_frame_of(self._journals, self._name)
+        return Lost(entry.cell, Outcome.CRASH, how, entry.call, more, entry.judged, frame)
 
 
 def wrote_outside(report: ItemReport) -> bool:

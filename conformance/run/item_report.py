@@ -60,7 +60,8 @@ class Lost(msgspec.Struct, frozen=True, omit_defaults=True, tag="lost"):
     ``outcome`` is ``crash`` or ``hang``; a cell that left the device unusable counts as a crash. ``message`` states how
     the process ended, in the same words for all cells that ended in the same way. ``more`` has details of this cell:
     the stack, or the first failure. ``call`` names the call that ended the process, if it is known. ``judged`` is True
-    if the call had returned and its result was being checked.
+    if the call had returned and its result was being checked. ``frame`` is the innermost frame of the stack in the
+    device's own code, if there is one.
     """
 
     cell: CellKey
@@ -69,6 +70,7 @@ class Lost(msgspec.Struct, frozen=True, omit_defaults=True, tag="lost"):
     call: GroupCall | None = None
     more: str = ""
     judged: bool = False
+    frame: str = ""
 
     @property
     def text(self) -> str:
@@ -83,6 +85,7 @@ class Lost(msgspec.Struct, frozen=True, omit_defaults=True, tag="lost"):
             kind=Kind.ENDED,
             detail=self.message,
             said=self.text,
+            frame=self.frame,
             layout=call.layout if call is not None else "",
             sample=call.sample if call is not None else None,
         )

@@ -36,6 +36,7 @@ from conformance.recordings.fidelity import fidelity_of
 from conformance.recordings.opening import OpenedRecording
 from conformance.recordings.outcomes import judge_calls, keep_recording, lines_of
 from conformance.run import progress
+from conformance.run.cpu_failures import CPU, reason_on_cpu
 from conformance.run.device_survey import surveyed
 from conformance.run.fork_client import ForkServer
 from conformance.run.isolation.controller import Controller, Watchdog
@@ -336,7 +337,7 @@ class Session:
             results = with_repros(results, self._unfinished(results), self.bench, self.folder)
         except KeyboardInterrupt:
             say("interrupted: the results are written, but some repro scripts are missing")
-        return {cell: _with_context(result) for cell, result in results.items()}
+        return {cell: _with_context(result, self.plan.device) for cell, result in results.items()}
 
     def _plan_document(self, wanted: Iterable[CellKey]) -> PlanDocument:
         """Returns the plan as it is stored in the results, so that reports can be made without torch and without the
@@ -493,15 +494,17 @@ class Session:
         return text if self.asked else ""
 
 
-def _with_context(result: CellResult) -> CellResult:
-    """Returns the result. If the cell did not pass, the function adds how many public models call its op; for a failure,
-    crash or hang also the known public bugs that made the same cell fail on other devices."""
+def _with_context(result: CellResult, device: str) -> CellResult:
+    """Returns the result of a cell on a device. If the cell did not pass, the function adds how many public models call
+    its op, and the reason that the CPU's manifest gives if the CPU fails in the same way; for a failure, crash or hang
+    also the known public bugs that made the same cell fail on other devices."""
     if result.outcome is Outcome.PASS or by_declaration(result):
         return result
     seen = result.seen
     if result.outcome in (Outcome.FAIL, Outcome.CRASH, Outcome.HANG):
         seen = bugs().seen_in(result.key, result.layouts)
-    return msgspec.structs.replace(result, seen=seen, called_by=use_of(result.key))
+    on_cpu = "" if device == CPU else reason_on_cpu(result)
+    return msgspec.structs.replace(result, seen=seen, called_by=use_of(result.key), on_cpu=on_cpu)
 
 
 class Known(NamedTuple):

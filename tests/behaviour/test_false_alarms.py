@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
@@ -11,13 +12,15 @@ from typing import Any
 import pytest
 import torch
 
+from conformance.checks.behaviour import allocator_memory
 from conformance.checks.cases.context import CaseContext
 from conformance.checks.cases.exceptions import CheckFailed
 from conformance.suites.allocator import blocks, pools
 from conformance.suites.device import processes
+from conformance.suites.transfer import async_copies
 from devices.descriptor import Descriptor
 from devices.registry import get
-from opinfo.device import open_device
+from opinfo.device import has_pointers, open_device
 
 
 class _Scripted(CaseContext):
@@ -61,6 +64,70 @@ def test_a_segment_that_was_given_back_is_not_missed_when_its_size_is_asked_for_
 def test_a_segment_that_is_lost_is() -> None:
     with pytest.raises(CheckFailed):
         blocks.after_a_split(scripted(8, 8, 16))
+
+
+@pytest.mark.parametrize(
+    ("live", "freed", "right"),
+    [
+        (4096, 0, True),  # the block goes back to the system as soon as it is freed
+        (0, 0, False),  # the block is not counted
+        (4096, 4096, False),  # empty_cache keeps the segment
+    ],
+)
+def test_an_allocator_that_does_not_cache_has_nothing_to_release(
+    live: int, freed: int, right: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    blocks: list[weakref.ref[torch.Tensor]] = []
+
+    class Uncached(_Scripted):
+        def stream(self, index: int = 0, **_: Any) -> Any:
+            return nullcontext()
+
+        def counters(self, index: int = 0) -> Any:
+            if not blocks:
+                return SimpleNamespace(reserved=0)
+            return SimpleNamespace(reserved=freed if blocks[0]() is None else live)
+
+        def bytes_of(self, count: int, index: int = 0) -> torch.Tensor:
+            made = torch.zeros(count, dtype=torch.uint8)
+            blocks.append(weakref.ref(made))
+            return made
+
+    monkeypatch.setattr(allocator_memory, "fresh", lambda _: None)
+    with nullcontext() if right else pytest.raises(CheckFailed):
+        pools.after_release(Uncached(open_device(get("cpu")), "a seed"))
+
+
+@pytest.mark.parametrize(("reads_at", "right"), [("the call", True), ("the end", False)])
+def test_a_pinned_block_may_be_reused_once_the_device_has_read_it(
+    reads_at: str, right: bool
+) -> None:
+    """A device may read the source inside of the call, although the copy completes later."""
+    want, there, source = torch.arange(4.0), torch.zeros(4), torch.arange(4.0)
+    if reads_at == "the call":
+        there.copy_(source)
+    source.fill_(-1)  # through a new block at the same address
+    if reads_at == "the end":
+        there.copy_(source)
+    with nullcontext() if right else pytest.raises(CheckFailed, match="still had to read it"):
+        async_copies._check_copied(scripted(), there, want, True)
+
+
+@pytest.mark.parametrize(("apart", "addresses"), [(512, False), (2**22, True)])
+def test_the_address_of_an_object_that_stands_for_a_buffer_is_no_pointer(
+    apart: int, addresses: bool
+) -> None:
+    """Objects on the host are some hundred bytes apart, so that only ranges of large tensors overlap."""
+    known: dict[int, int] = {}
+
+    class Buffer(torch.Tensor):
+        def data_ptr(self) -> int:
+            storage = self.untyped_storage().data_ptr()
+            place = known.setdefault(storage, 2**20 + apart * len(known))
+            return place + self.storage_offset() * self.itemsize
+
+    device: Any = SimpleNamespace(to_device=lambda tensor: tensor.as_subclass(Buffer))
+    assert has_pointers(device) is addresses
 
 
 def test_an_error_that_is_raised_at_once_is_not_too_early() -> None:

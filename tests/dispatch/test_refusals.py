@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 import torch
 
-from conformance.suites.dispatch.refusals import judged_refusal, says
+from conformance.suites.dispatch.refusals import is_undefined, judged_refusal, says
 from opinfo.compare import Wrong
+from opinfo.exceptions import exceptions
 from opinfo.guarded import identity
 
 _NAMES = ["gcd", "gcd_"]
@@ -80,6 +81,40 @@ def test_no_message_is_judged_where_the_cpu_s_says_nothing() -> None:
 
     assert told(RuntimeError("no"), refuses) is None
     assert told(RuntimeError("INTERNAL ASSERT FAILED"), refuses) is not None
+
+
+def test_an_exception_of_every_dtype_says_nothing_of_the_refused_one() -> None:
+    """A device without tensors of no dimensions refuses them in the op's own dtype as well."""
+
+    def fails(*given: torch.Tensor) -> torch.Tensor:
+        if given[0].dtype == torch.int64:
+            raise RuntimeError("bad geometry")
+        return torch.gcd(*given)
+
+    def fails_otherwise(*given: torch.Tensor) -> torch.Tensor:
+        raise KeyError("int64") if given[0].dtype == torch.int64 else RuntimeError("gcd of float16")
+
+    error = RuntimeError("bad geometry")
+    assert told(error) is not None
+    assert told(error, fails) is None
+    assert told(error, fails_otherwise) is not None
+
+
+@pytest.mark.parametrize(
+    ("op", "dtype", "undefined"),
+    [
+        ("masked.median", "uint32", True),
+        ("masked.median", "int64", True),
+        ("masked.median", "float64", False),
+        ("masked.var", "uint8", True),
+        ("masked.var", "int8", False),
+        ("median", "uint32", False),
+    ],
+)
+def test_values_are_free_where_a_conversion_is_undefined(
+    op: str, dtype: str, undefined: bool
+) -> None:
+    assert is_undefined(dtype, exceptions().families_of(op)) is undefined
 
 
 def test_no_exception_is_no_refusal() -> None:

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import sysconfig
 import threading
 import time
 from argparse import Namespace
@@ -17,13 +18,14 @@ from typing import Any
 
 import msgspec
 import pytest
+import torch
 
 from conformance import contract
 from conformance.checks.cells import CellRecord
 from conformance.plan.selection import Item, Machine
 from conformance.run.isolation import watch
 from conformance.run.isolation.controller import Watchdog, least_used, useful_workers
-from conformance.run.isolation.process import encode, place_of, read_lost, shortened
+from conformance.run.isolation.process import device_frame, encode, place_of, read_lost, shortened
 from conformance.run.isolation.watch import (
     CellLimits,
     DeviceLock,
@@ -307,6 +309,17 @@ def test_frames_of_the_suite_itself_are_left_out_but_for_the_reference() -> None
     told = shortened(reference.replace("in check", "in value_answer"))
     assert told == "kernel (torch/_ops.py:12) < value_answer (opinfo/reference.py:40)"
     assert shortened(ours.replace('"/site/torch/', f'"{CHECKOUT}/conformance/')) == ""
+
+
+def test_the_frame_of_a_crash_is_the_innermost_one_of_the_device_s_own_code() -> None:
+    ours = STACKS.replace("/repo/", f"{CHECKOUT}/").replace(
+        "/site/torch/", f"{Path(torch.__file__).parent}{os.sep}"
+    )
+    assert device_frame(ours) == ""  # torch and the suite alone
+    vendor = f"{sysconfig.get_path('purelib')}/vendor/ops.py"
+    called = f'  File "{os.__file__}", line 3 in fspath\n  File "{vendor}", line 7 in mul\n'
+    current = "Current thread 0x00007f1 (most recent call first):\n"
+    assert device_frame(ours.replace(current, current + called)) == "mul (vendor/ops.py:7)"
 
 
 def test_a_text_without_a_stack_is_none() -> None:

@@ -101,7 +101,7 @@ def evidence_of(
     return called_and_written_to(call, mutable)
 
 
-NO_SPECS = SimpleNamespace(specs=None)
+NO_SPECS = SimpleNamespace(specs=None, eager_specs=None, mutable=frozenset())
 
 
 class Unwritable(torch.Tensor):
@@ -126,9 +126,40 @@ def test_an_output_that_lies_in_an_input_is_not_fresh(
     values = torch.complex(torch.ones(2, 3), torch.arange(6.0).view(2, 3))
     given = Guarded(values, CONTIGUOUS.geometry((2, 3)), identity)
     evidence = evidence_of(view(given.view), given, storage=storage, mutable=mutable)
-    (found,) = reads.judge_fresh(evidence, NO_SPECS)
+    reference: Any = SimpleNamespace(specs=None, eager_specs=None, mutable=frozenset(mutable))
+    (found,) = reads.judge_fresh(evidence, reference)
     assert isinstance(found, Wrong) and found.kind == "alias"
     assert given.intact(identity)  # what the write changed has its bytes again
+
+
+@pytest.mark.parametrize(("mutable", "right"), [((0,), True), ((), False)])
+def test_an_input_that_the_op_updates_late_does_not_share_memory(
+    mutable: tuple[int, ...], right: bool
+) -> None:
+    """A lazy device updates the statistics of a batch norm while something else is read or written."""
+    given = Guarded(torch.ones(2, 3), CONTIGUOUS.geometry((2, 3)), identity)
+
+    class Late(torch.Tensor):
+        def fill_(self, value: Any) -> Any:
+            given.view.fill_(2.5)
+
+    evidence = evidence_of(Late(torch.ones(3)), given, storage=False, mutable=mutable)
+    reference: Any = SimpleNamespace(specs=None, eager_specs=None, mutable=frozenset(mutable))
+    (found,) = reads.judge_fresh(evidence, reference)
+    assert (found is None) is right
+
+
+@pytest.mark.parametrize("storage", [True, False])
+@pytest.mark.parametrize(("alias", "right"), [(0, True), (None, False)])
+def test_the_cpu_decides_what_is_handed_through_where_fake_tensor_has_no_answer(
+    alias: int | None, right: bool, storage: bool
+) -> None:
+    """`histogramdd` returns the bins that it was given."""
+    given = Guarded(torch.zeros(2, 3), CONTIGUOUS.geometry((2, 3)), identity)
+    eager = (OutputSpec((2, 3), (3, 1), 0, alias, "float32"),)
+    reference: Any = SimpleNamespace(specs=None, eager_specs=eager, mutable=frozenset())
+    (found,) = reads.judge_fresh(evidence_of(given.view, given, storage=storage), reference)
+    assert (found is None) is right
 
 
 def test_an_output_at_the_addresses_of_an_input_is_not_fresh() -> None:
@@ -183,29 +214,45 @@ def spec(*stride: int) -> OutputSpec:
 
 
 @pytest.mark.parametrize(
-    ("meta", "fake", "eager", "right"),
+    ("meta", "fake", "eager", "other", "right"),
     [
-        ((3, 1), None, None, True),  # FakeTensor is not asked
-        ((1, 2), (3, 1), None, True),
-        ((1, 2), (1, 2), (3, 1), True),
-        ((1, 2), (1, 2), None, False),
-        (None, (1, 2), None, False),  # meta has no answer
-        (None, (3, 1), None, True),
-        ((1, 2), (1, 2), (1, 2), False),
+        ((3, 1), None, None, None, True),  # FakeTensor is not asked
+        ((1, 2), (3, 1), None, None, True),
+        ((1, 2), (1, 2), (3, 1), None, True),
+        ((1, 2), (1, 2), None, None, False),
+        (None, (1, 2), None, None, False),  # meta has no answer
+        (None, (3, 1), None, None, True),
+        ((1, 2), (1, 2), (1, 2), None, False),
+        (None, (1, 2), (1, 2), (3, 1), True),  # meta is asked last: a pad
+        (None, (1, 2), (1, 2), (1, 2), False),
     ],
 )
 def test_strides_are_those_of_one_of_the_references(
     meta: tuple[int, ...] | None,
     fake: tuple[int, ...] | None,
     eager: tuple[int, ...] | None,
+    other: tuple[int, ...] | None,
     right: bool,
 ) -> None:
-    asked = {"meta_specs": meta, "specs": fake, "eager_specs": eager}
+    asked = {"meta_specs": meta, "specs": fake, "eager_specs": eager, "other_specs": other}
     given = {name: each and (spec(*each),) for name, each in asked.items()}
     if meta == (3, 1):
-        del given["specs"], given["eager_specs"]
+        del given["specs"], given["eager_specs"], given["other_specs"]
     found = list(reads.judge_strides(evidence_of(torch.ones(2, 3)), SimpleNamespace(**given)))
     assert (found == [None]) is right and len(found) == 1
+
+
+@pytest.mark.parametrize(
+    ("families", "answers"), [({"strides.not_of_meta"}, True), ({"strides.of_no_backend"}, False)]
+)
+def test_a_meta_kernel_that_is_written_for_the_cpu_is_no_reference(
+    families: set[str], answers: bool
+) -> None:
+    answer = StrideAnswer((spec(3, 1),))
+    traits = SimpleNamespace(families=families)
+    ctx: Any = SimpleNamespace(traits=traits, stride_answer=lambda *_, **__: answer)
+    laid: Any = SimpleNamespace(sample=None, case=None)
+    assert (Reference(ctx, laid).other_specs is not None) is answers
 
 
 @pytest.mark.parametrize(

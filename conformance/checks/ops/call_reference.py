@@ -260,3 +260,11 @@ class Reference:
         if spot or "strides.not_of_meta" in self.families:
             return None
         return self.ctx.stride_answer(self.laid, where="meta").outputs
+
+    @property
+    def other_specs(self) -> tuple[OutputSpec, ...] | None:
+        """The shapes and strides of the outputs on the meta device, for a call whose outputs differ from all other
+        references. None if the meta device returns none, or if its kernel is known to be written for the CPU."""
+        if "strides.of_no_backend" in self.families:
+            return None
+        return self.ctx.stride_answer(self.laid, where="meta").outputs

@@ -124,6 +124,9 @@ class ReferenceParts(Protocol):
     def meta_specs(self) -> tuple[OutputSpec, ...] | None: ...
 
     @property
+    def other_specs(self) -> tuple[OutputSpec, ...] | None: ...
+
+    @property
     def tolerances(self) -> dict[str, tuple[float, float]]: ...
 
     @property

@@ -33,6 +33,7 @@ from conformance.run.isolation.process import (
     Remark,
     Start,
     Unable,
+    device_frame_of,
     encode,
     note_path,
     place_of,
@@ -238,7 +239,10 @@ class Controller:
             self._doubts.add(entry.cell)
             return None
         outcome = Outcome.CRASH if hung is None else Outcome.HANG
-        return Lost(entry.cell, outcome, f"the worker {end}", entry.call, stack, entry.judged)
+        frame = device_frame_of(self.folder, worker)
+        return Lost(
+            entry.cell, outcome, f"the worker {end}", entry.call, stack, entry.judged, frame
+        )
 
     def _end_of(self, node: Node) -> list[str]:
         """Returns texts about the end of a worker: a predicate such as "was killed by SIGSEGV", and the place in which

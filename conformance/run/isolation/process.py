@@ -5,13 +5,15 @@ reports each cell that it begins, because the controller cannot read its journal
 from __future__ import annotations
 
 import faulthandler
+import importlib.util
 import os
 import platform
 import re
 import signal
+import sysconfig
 import tempfile
 from collections.abc import Callable, Iterable
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, Final, NoReturn, TextIO
 
@@ -39,6 +41,9 @@ _DRIVERS: Final = ("/_pytest/", "/pluggy/", "/xdist/", "/execnet/", "<string>")
 _OURS: Final = tuple(
     f"{Path(__file__).resolve().parents[3] / name}{os.sep}" for name in ("conformance", "opinfo")
 )
+#: The folder of Python's standard library. Installed packages are in a folder below it.
+_STDLIB: Final = sysconfig.get_path("stdlib") + os.sep
+_PACKAGES: Final = frozenset({"site-packages", "dist-packages"})
 
 _streams: list[TextIO] = []  # open as long as the process: faulthandler writes to their descriptors
 
@@ -189,6 +194,37 @@ def leave_stacks(folder: Path, worker: str) -> None:
         faulthandler.register(ASK, file=stream, all_threads=True, chain=False)
 
 
+def device_frame_of(folder: Path, worker: str) -> str:
+    """Returns the innermost frame of a dead worker's stack whose code is not part of torch, Python or this project, such
+    as ``kernel (vendor/ops.py:3)``; an empty text if there is none, because the code is not written in Python."""
+    try:
+        return device_frame(_stack_path(folder, worker).read_text(errors="replace"))
+    except OSError:
+        return ""
+
+
+def device_frame(text: str) -> str:
+    """Returns the innermost frame of faulthandler's output that is part of the device's own code; an empty text if no
+    frame is."""
+    own = (frame for file, frame in _frames_of(text) if not _is_shared(file))
+    return next(own, "")
+
+
+def _is_shared(file: str) -> bool:
+    """Returns True if a file belongs to this project, to torch or to Python, which all devices share."""
+    if file.startswith((*_OURS, *_folders_of_torch(), "<")):
+        return True
+    return file.startswith(_STDLIB) and _PACKAGES.isdisjoint(Path(file).parts)
+
+
+@cache
+def _folders_of_torch() -> tuple[str, ...]:
+    """Returns the folder of torch's Python code. torch is not imported."""
+    spec = importlib.util.find_spec("torch")
+    folders = spec.submodule_search_locations if spec is not None else None
+    return tuple(f"{folder}{os.sep}" for folder in folders or ())
+
+
 def _stack_path(folder: Path, worker: str) -> Path:
     return folder / f"{worker}.stack"
 
@@ -222,6 +258,18 @@ def shortened(text: str) -> str:
     the stack of the last thread is chosen, which is the main thread. The frame in which the CPU computes
     the reference is kept, because it shows that the device is not the cause of a crash.
     """
+    found = [
+        frame
+        for file, frame in _frames_of(text)
+        if not file.startswith(_OURS) or frame.startswith(_OF_CPU)
+    ]
+    more = " < …" if len(found) > _FRAMES else ""
+    return " < ".join(found[:_FRAMES]) + more
+
+
+def _frames_of(text: str) -> list[tuple[str, str]]:
+    """Returns the frames of the thread that ``shortened`` chooses from faulthandler's output, the innermost first: the
+    file of each frame, and the frame as text."""
     threads: list[
         tuple[bool, list[tuple[str, str]]]
     ] = []  # whether it is the current one, its frames
@@ -234,9 +282,4 @@ def shortened(text: str) -> str:
         if shown:
             threads.append((head == "Current thread", shown))
     # The last of the current ones, of which a second signal leaves one more.
-    _, chosen = max(reversed(threads), key=lambda thread: thread[0], default=(False, []))
-    found = [
-        frame for file, frame in chosen if not file.startswith(_OURS) or frame.startswith(_OF_CPU)
-    ]
-    more = " < …" if len(found) > _FRAMES else ""
-    return " < ".join(found[:_FRAMES]) + more
+    return max(reversed(threads), key=lambda thread: thread[0], default=(False, []))[1]

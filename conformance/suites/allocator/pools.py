@@ -267,11 +267,12 @@ def after_release(context: CaseContext) -> None:
         "empty_cache did not release the segment of a freed block: `reserved` differs from its previous value",
     ) as reserved:
         with mine:
-            context.bytes_of(6 * MIB)
-        context.must(
+            block = context.bytes_of(6 * MIB)
+        context.must(  # the allocator may not cache at all, and give a freed block back at once
             context.counters().reserved > reserved,
-            "the allocator kept no segment for the freed block",
+            "`reserved` did not rise when a block was allocated",
         )
+        del block
     with other:
         block = context.bytes_of(6 * MIB).fill_(3)
         context.same(int(block[-1]), 3, "a block allocated on another stream has wrong bytes")

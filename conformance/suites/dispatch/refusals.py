@@ -4,6 +4,7 @@ database (OpInfo), and overloads and dtypes that are not implemented."""
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from itertools import product
@@ -306,6 +307,17 @@ _TRIED = (
 
 
 _UNSIGNED = ("uint8", "uint16", "uint32", "uint64")
+_INTEGERS = (*_UNSIGNED, "int8", "int16", "int32", "int64")
+
+
+def is_undefined(dtype: str, families: Collection[str]) -> bool:
+    """Returns True if C++ leaves open what an op of the given families returns in a dtype, so that only the shape and
+    the dtype of the result can be judged."""
+    return (
+        "values.free" in families
+        or (dtype in _UNSIGNED and "values.undefined_unsigned" in families)
+        or (dtype in _INTEGERS and "values.undefined_integers" in families)
+    )
 
 
 def reads_tensors(traits: Traits) -> bool:
@@ -346,8 +358,7 @@ def unsupported(ctx: OpContext) -> None:
             {ctx.subject.id, *(packet.partition("::")[2] for packet in ctx.subject.packets)}
         )
         for dtype in (name for name in _TRIED if name not in listed):
-            free = "values.free" in families
-            free = free or (dtype in _UNSIGNED and "values.undefined_unsigned" in families)
+            free = is_undefined(dtype, families)
             given: dict[str, Any] = {"dtype": dtype, "drawn": ctx.dtype}
             # A call that ends the process is attributed to the last of these clauses.
             judges: list[tuple[str, Any, dict[str, Any]]] = [
@@ -528,7 +539,25 @@ def judged_refusal(
 ) -> Wrong | None:
     """Returns the fault in the exception with which an op refused a dtype, or None. The exception type that the
     CPU raises is always accepted. If the CPU's message names neither the op nor a dtype, the message is not
-    checked."""
+    checked. If the device raises the same type of exception in the dtype that the op takes, the exception is not
+    about the dtype, and layout.values judges it."""
+    wrong = wrong_refusal(error, op, tensors, arguments, dtype, drawn, names)
+    if wrong is None:
+        return None
+    try:
+        args, kwargs = arguments([move(tensor.clone()) for tensor in tensors])
+        replace_tensors(op(*args, **kwargs), back)
+    except Exception as own:  # a kernel may raise any type
+        internal = [_INTERNAL.search(str(each)) is not None for each in (own, error)]
+        return None if type(own) is type(error) and internal[0] is internal[1] else wrong
+    return wrong
+
+
+def wrong_refusal(
+    error: Any, op: Any, tensors: Any, arguments: Any, dtype: Any, drawn: Any, names: Any
+) -> Wrong | None:
+    """Returns the fault in the exception with which an op refused a dtype, or None, without regard to what the op does
+    in the dtype that it takes."""
     if error is None:
         return None
     internal, named = _INTERNAL.search(str(error)) is not None, says(str(error), names)
