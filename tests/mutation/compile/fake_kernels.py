@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from itertools import islice
+from itertools import chain, islice
 from random import Random
 from typing import Any, Final, NamedTuple
 from unittest import mock
@@ -197,6 +197,15 @@ def _call_beside_fake(call: Call) -> None:
                 torch.autograd.grad(ends, leaves, ones, allow_unused=True)
 
 
+def bred(seed: int, number: int, name: str) -> tuple[str, Spec]:
+    """An op and its mutant: the op of this name, or the first one drawn in its place that has a mutant."""
+    others = ops_of(Random(f"{FAMILY} {seed} {number}"), META)
+    for op in chain([name], others):
+        if (spec := breed(seed, number, op)) is not None:
+            return op, spec
+    raise RuntimeError("no op of the database has a mutant")
+
+
 def breed(seed: int, number: int, op: str) -> Spec | None:
     """The mutant of an op, drawn from those that change something in drawn calls of the op. None if there are none."""
     rng = Random(f"{seed} {number} {op}")
@@ -217,19 +226,17 @@ def breed(seed: int, number: int, op: str) -> Spec | None:
 def tried(seed: int, number: int, name: str, tell: Callable[[Result], None]) -> Result:
     found = Result(f"c{number:04d}", FAMILY, name, "", "", "")
     tell(found)
-    spec = breed(seed, number, name)
-    if spec is None:
-        found.axis, found.kind, found.result = "none", "the op makes no aten call", "equivalent"
-        return found
+    op, spec = bred(seed, number, name)
+    found.op = op
     found.axis, found.kind = spec.condition, f"{spec.overload}: {spec.effect}"
     tell(found)
     rng = Random(f"probe {seed} {number}")
     return attempt(
         found,
-        (*cells_of(name, META), *cells_of(name, EQUAL)),
+        (*cells_of(op, META), *cells_of(op, EQUAL)),
         lambda sham: planted(spec, sham),
         outcome,
-        lambda plant: probe(plant, name, rng),
+        lambda plant: probe(plant, op, rng),
         tell,
     )
 

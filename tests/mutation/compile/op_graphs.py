@@ -10,7 +10,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from itertools import islice
+from itertools import chain, islice
 from random import Random
 from typing import Any, Final
 from unittest import mock
@@ -60,6 +60,15 @@ def planted(spec: Spec, sham: bool) -> Iterator[compilers.State]:
         yield state
 
 
+def bred(seed: int, number: int, name: str) -> tuple[str, Spec]:
+    """An op and its mutant: the op of this name, or the first one drawn in its place that has a mutant."""
+    others = ops_of(Random(f"{FAMILY} {seed} {number}"), EQUAL)
+    for op in chain([name], others):
+        if (spec := breed(seed, number, op)) is not None:
+            return op, spec
+    raise RuntimeError("no op of the database has a mutant")
+
+
 def breed(seed: int, number: int, op: str) -> Spec | None:
     """The mutant of an op, drawn from those that change something in drawn calls of the op. None if there are none."""
     rng = Random(f"{seed} {number} {op}")
@@ -88,20 +97,18 @@ def _is_symmetric(spec: Spec) -> bool:
 def tried(seed: int, number: int, name: str, tell: Callable[[Result], None]) -> Result:
     found = Result(f"c{number:04d}", FAMILY, name, "", "", "")
     tell(found)
-    spec = breed(seed, number, name)
-    if spec is None:
-        found.axis, found.kind, found.result = "none", "the op has no graph", "equivalent"
-        return found
+    op, spec = bred(seed, number, name)
+    found.op = op
     found.axis = f"{spec.part}, {spec.condition}"
     found.kind = f"{spec.kind}: {spec.detail}"
     tell(found)
     rng = Random(f"probe {seed} {number}")
     return attempt(
         found,
-        cells_of(name, EQUAL),
+        cells_of(op, EQUAL),
         lambda sham: planted(spec, sham),
         outcome,
-        lambda plant: probe(plant, name, rng),
+        lambda plant: probe(plant, op, rng),
         tell,
     )
 
