@@ -26,6 +26,7 @@ from torch.utils import _pytree as pytree
 
 from conformance.checks.cases.cases import BehaviourCase
 from tests.mutation import compilers
+from tests.mutation.compile import traced_backward
 from tests.mutation.compile.reach_table import Reach
 from tests.mutation.compilers import Spec
 
@@ -168,10 +169,10 @@ def noting_mutants(*, all_ops: bool = False) -> Iterator[set[Spec]]:
 def measure(case: BehaviourCase) -> Reach:
     """Runs a case with the right compiler, and returns which mutants it reaches."""
     begin = time.perf_counter()
-    with warnings.catch_warnings(), noting_mutants() as notes:
+    with warnings.catch_warnings(), noting_mutants() as notes, traced_backward.noting() as methods:
         warnings.simplefilter("ignore")
         compilers.outcome(case)
-    return Reach(time.perf_counter() - begin, {"|".join(each) for each in notes})
+    return Reach(time.perf_counter() - begin, {"|".join(each) for each in notes} | methods)
 
 
 def write(target: Path) -> None:

@@ -10,6 +10,7 @@ import torch
 from conformance.suites.compile.fake_calls import BesideFake
 from devices.cell import Outcome
 from tests.compile.running import EQUAL, META
+from tests.mutation import compilers
 from tests.mutation.compile import fake_kernels, interfaces, op_graphs, traced_backward
 from tests.mutation.compile.op_cells import OpCell, outcome
 from tests.mutation.compilers import Spec
@@ -89,6 +90,16 @@ def test_a_right_answer_in_other_words_is_no_mutant_of_the_device_interface() ->
 def test_the_cases_notice_a_mutant_of_compiled_autograd(name: str) -> None:
     found = traced_backward.tried(1, 0, name, nothing)
     assert (found.result, found.by) == ("noticed", ["compile.autograd"])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("sham", "outcome"), [(True, Outcome.PASS), (False, Outcome.FAIL)])
+def test_hooks_that_keep_the_order_of_the_trace_are_noticed(sham: bool, outcome: Outcome) -> None:
+    spec = traced_backward.Spec("reorder_post_acc_grad_hook_nodes", "is not done", "always")
+    case = next(each for each in traced_backward.cases() if each.name == "hooks")
+    with traced_backward.planted(spec, sham) as state:
+        assert compilers.outcome(case) is outcome
+    assert state.reached == 1
 
 
 @pytest.mark.slow

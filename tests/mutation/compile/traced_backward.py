@@ -10,6 +10,7 @@ import importlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
+from itertools import pairwise
 from random import Random
 from typing import Any, Final, NamedTuple
 from unittest import mock
@@ -20,7 +21,7 @@ from conformance.checks.behaviour.compiler import compiled_backward, compiling
 from conformance.checks.cases.cases import BehaviourCase
 from tests.mutation import compilers
 from tests.mutation.compile.op_cells import laid
-from tests.mutation.compile.reach_table import table
+from tests.mutation.compile.reach_table import reaching
 from tests.mutation.compile.trial import Counted, Plant, attempt
 from tests.mutation.compiled_probe import Answer
 from tests.mutation.kernels import Result
@@ -58,8 +59,19 @@ def _summed(take: Callable[[Any, Any], Any]) -> Wrong:
     return lambda right, tracer, old, new: take(old, new)
 
 
+def reordered(right: Any, tracer: Any, *, undo: bool) -> bool:
+    """Puts the nodes of a graph into another order, and returns whether it changed. With ``undo`` they get their order back."""
+    before = [*tracer.fx_tracer.graph.nodes]
+    right(tracer)
+    changed = before != [*tracer.fx_tracer.graph.nodes]
+    if changed and undo:
+        for last, node in pairwise(before):
+            last.append(node)
+    return changed
+
+
 def _not_reordered(right: Any, tracer: Any) -> None:
-    return None
+    reordered(right, tracer, undo=True)
 
 
 def _other_order(right: Any, tracer: Any, name: str, gradients: Any, *rest: Any) -> Any:
@@ -209,6 +221,9 @@ def planted(spec: Spec, sham: bool) -> Iterator[Counted]:
         if not strikes[spec.condition]:
             return right(self, *args)
         state.ran += 1
+        if spec.subject in _ORDERS:
+            state.reached += reordered(right, self, undo=not sham)
+            return None
         state.reached += 1
         return right(self, *args) if sham else wrong(right, self, *args)
 
@@ -216,16 +231,34 @@ def planted(spec: Spec, sham: bool) -> Iterator[Counted]:
         yield state
 
 
+@contextmanager
+def noting() -> Iterator[set[str]]:
+    """Notes the methods whose mutants would change something in a block: those that are called, and those that put the nodes of a
+    graph into another order. Nothing is changed."""
+    tracer, notes = _tracer(), set[str]()
+
+    def noted(subject: str) -> Callable[..., Any]:
+        right = getattr(tracer, subject)
+
+        def method(self: Any, *args: Any) -> Any:
+            if subject in _ORDERS:
+                made, changed = None, reordered(right, self, undo=False)
+            else:
+                made, changed = right(self, *args), True
+            if changed:
+                notes.add(f"{FAMILY}|{subject}")
+            return made
+
+        return method
+
+    with mock.patch.multiple(tracer, **{subject: noted(subject) for subject in SUBJECTS}):
+        yield notes
+
+
 @cache
 def cases() -> tuple[BehaviourCase, ...]:
-    """The cases of compiled autograd: those of plan quick first, and of a plan the quickest first."""
-    known = table()
-    return tuple(
-        sorted(
-            (each for each in compilers.cases() if each.clause == _CLAUSE),
-            key=lambda each: (each.more, known[each.id].seconds if each.id in known else 0.0),
-        )
-    )
+    """The cases of compiled autograd."""
+    return tuple(each for each in compilers.cases() if each.clause == _CLAUSE)
 
 
 def tried(seed: int, number: int, name: str, tell: Callable[[Result], None]) -> Result:
@@ -235,7 +268,7 @@ def tried(seed: int, number: int, name: str, tell: Callable[[Result], None]) -> 
     rng = Random(f"probe {seed} {number}")
     return attempt(
         found,
-        cases(),
+        reaching({f"{FAMILY}|{spec.subject}"}, cases()),
         lambda sham: planted(spec, sham),
         compilers.outcome,
         lambda plant: probe(plant, rng),
