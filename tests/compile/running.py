@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+from typing import Any
+
 from conformance.checks.call_hooks import UNWATCHED, Guard
 from conformance.checks.cells import CellRecord, Recorder
 from conformance.checks.ops.context import OpContext, run_checks
@@ -13,7 +16,7 @@ from opinfo.database import DATABASE
 from opinfo.device import open_device
 from opinfo.exceptions import exceptions
 from opinfo.reference import StrideReference
-from opinfo.samples import choose, probe
+from opinfo.samples import Sample, Traits, choose, probe
 
 EQUAL, META = "compile.eager_equals_compiled", "compile.meta_agrees"
 
@@ -28,16 +31,21 @@ def record_of(
     guard: Guard = UNWATCHED,
 ) -> CellRecord:
     """The cell of an op."""
-    descriptor, known = registry.get(device), exceptions()
+    subject, traits, chosen = drawn_for(op, dtype, device)
+    opened = open_device(registry.get(device))
+    assert clause in set(SUITE.applying(traits)), f"{clause} does not apply to {op}[{dtype}]"
+    recorder = Recorder(op, dtype, [clause], variant=variant)
+    strides = StrideReference(opened.descriptor.torch_type, None)
+    about = (subject, dtype, traits, chosen, opened, strides, recorder)
+    run_checks(OpContext(*about, exceptions(), guard), SUITE.op_checks)
+    return recorder.cells[clause]
+
+
+@lru_cache(maxsize=8)
+def drawn_for(op: str, dtype: str, device: str = "cpu") -> tuple[Any, Traits, list[Sample]]:
+    """The op, its traits, and the samples of its cells."""
+    known, declared = exceptions(), registry.get(device).dtypes
     subject = DATABASE.subjects()[op]
     drawn = DATABASE.samples(subject, dtype)
     traits = probe(subject, dtype, choose(drawn, 16), known)
-    chosen = samples_of(subject, dtype, 16, descriptor.dtypes, drawn)
-    assert clause in set(SUITE.applying(traits)), f"{clause} does not apply to {op}[{dtype}]"
-    recorder = Recorder(op, dtype, [clause], variant=variant)
-    device = open_device(descriptor)
-    strides = StrideReference(descriptor.torch_type, None)
-    about = (subject, dtype, traits, chosen, device, strides, recorder)
-    context = OpContext(*about, known, guard)
-    run_checks(context, SUITE.op_checks)
-    return recorder.cells[clause]
+    return subject, traits, list(samples_of(subject, dtype, 16, declared, drawn))

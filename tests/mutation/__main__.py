@@ -7,6 +7,7 @@ import datetime
 import os
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 import msgspec
@@ -54,9 +55,11 @@ def tried(
     (``families``); None stands for kernels and runtime.
     """
     if family in families.MODULES:
-        names = families.module_of(family).names(seed, count)
+        module = families.module_of(family)
+        names = module.names(seed, count)
         tasks = [Task(family, seed, number, name) for number, name in enumerate(names)]
-        return run(tasks, processes, kept, _told)
+        with getattr(module, "prepared", nullcontext)():
+            return run(tasks, processes, kept, _told)
     of_runtime = family == "runtime" or family in sources.FILES.values()
     both = family is None
     results: list[Result] = []

@@ -4,23 +4,24 @@ it. A cell that fails anyway, or sometimes, says nothing about a mutant."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import TypeVar
 
-from conformance.checks.cases.cases import BehaviourCase
+#: What stands for a cell: a case, or an op with a clause.
+Cell = TypeVar("Cell")
+#: Runs cells one after another, with the mutant or (False) without it, and returns whether the last one is red.
+Rerun = Callable[[bool, Sequence[Cell]], bool]
 
-#: Runs cases one after another, with the mutant or (False) without it, and returns whether the last one is red.
-Rerun = Callable[[bool, Sequence[BehaviourCase]], bool]
 
+def is_cause(red: Rerun[Cell], cell: Cell, history: Sequence[Cell] = ()) -> bool:
+    """Whether the mutant is the cause of a cell that was red with it.
 
-def is_cause(red: Rerun, case: BehaviourCase, history: Sequence[BehaviourCase] = ()) -> bool:
-    """Whether the mutant is the cause of a case that was red with it.
-
-    The case runs without the mutant right afterwards, and once more with it. A mutant that remembers earlier calls may need
-    the cases that ran before: if the case alone is green with the mutant, both runs are repeated behind ``history``.
+    The cell runs without the mutant right afterwards, and once more with it. A mutant that remembers earlier calls may need
+    the cells that ran before: if the cell alone is green with the mutant, both runs are repeated behind ``history``.
     """
     for before in ((), history) if history else ((),):
-        cases = (*before, case)
-        if red(False, cases):
+        cells = (*before, cell)
+        if red(False, cells):
             return False
-        if red(True, cases):
+        if red(True, cells):
             return True
     return False

@@ -7,11 +7,10 @@ processes should notice it. The name of a mutant describes it completely: ``kind
 from __future__ import annotations
 
 import importlib
-import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, partial
 from random import Random
 from typing import Any, Final, NamedTuple
 
@@ -28,9 +27,10 @@ from conformance.suites import planned_cases
 from devices import registry
 from devices.cell import Outcome
 from opinfo.device import Device, open_device
-from tests.mutation.baseline import is_cause
+from tests.mutation.compile.reach_table import reaching
+from tests.mutation.compile.trial import attempt
 from tests.mutation.compiled_probe import compare
-from tests.mutation.kernels import PROBING, Result
+from tests.mutation.kernels import Result
 
 #: The name under which the wrong compiler is registered.
 NAME: Final = "wrong"
@@ -181,9 +181,13 @@ class State:
 _state = State()
 
 
+def tensors_in(given: Any) -> list[torch.Tensor]:
+    return [each for each in pytree.tree_leaves(given) if isinstance(each, torch.Tensor)]
+
+
 def _met(given: Sequence[Any]) -> bool:
     assert _state.spec is not None
-    tensors = [each for each in pytree.tree_leaves(list(given)) if isinstance(each, torch.Tensor)]
+    tensors = tensors_in(list(given))
     return bool(tensors) and CONDITIONS[_state.spec.condition](tensors)
 
 
@@ -195,9 +199,7 @@ class _Ops(fx.Interpreter):
         name = getattr(getattr(target, "overloadpacket", None), "__name__", "")
         if spec is None or name != spec.detail or not _met(args):
             return super().call_function(target, args, kwargs)
-        wrong_target, wrong_args = _wrong(spec, name, target, args)
-        if not (strikes := wrong_target is not target or _unlike(wrong_args, args)):
-            strikes = spec.kind in ("dropped", "rounded")
+        strikes, wrong_target, wrong_args = changed_call(spec.kind, name, target, args)
         _state.reached += strikes
         if _state.sham:
             return super().call_function(target, args, kwargs)
@@ -207,17 +209,19 @@ class _Ops(fx.Interpreter):
         return pytree.tree_map(_rounded, made) if spec.kind == "rounded" else made
 
 
-def _wrong(spec: Spec, name: str, target: Any, args: Any) -> tuple[Any, Any]:
-    """The function that a mutant calls instead, and its arguments."""
-    if spec.kind == "replaced":
-        return getattr(torch, REPLACED[name]), args
-    if spec.kind == "exchanged":
-        return target, (args[0][::-1], *args[1:]) if name == "cat" else _exchanged(args)
-    if spec.kind == "off by one":
-        return target, _off_by_one(args)
-    if spec.kind.startswith("read"):
-        return target, pytree.tree_map(_dense if "contiguous" in spec.kind else _at_start, args)
-    return target, args
+def changed_call(kind: str, name: str, target: Any, args: Any) -> tuple[bool, Any, Any]:
+    """Whether a kind of mutant changes a call of the op ``name``, the function that it calls instead, and its arguments."""
+    if kind == "replaced":
+        return True, getattr(torch, REPLACED[name]), args
+    if kind == "exchanged":
+        wrong = (args[0][::-1], *args[1:]) if name == "cat" else _exchanged(args)
+    elif kind == "off by one":
+        wrong = _off_by_one(args)
+    elif kind.startswith("read"):
+        wrong = pytree.tree_map(_dense if "contiguous" in kind else _at_start, args)
+    else:  # the result is wrong, not the arguments
+        return True, target, args
+    return _unlike(wrong, args), target, wrong
 
 
 def _unlike(one: Any, other: Any) -> bool:
@@ -358,9 +362,10 @@ def _recording(graph: Any, given: list[Any]) -> list[Any]:
     ]
 
 
-def _pair(made: list[Any]) -> tuple[int, int] | None:
+def equal_outputs(made: Sequence[Any]) -> tuple[int, int] | None:
+    """The places of the first two outputs with the same shape and dtype."""
     places = [n for n, each in enumerate(made) if isinstance(each, torch.Tensor)]
-    pair = next(
+    return next(
         (
             (a, b)
             for a in places
@@ -369,6 +374,10 @@ def _pair(made: list[Any]) -> tuple[int, int] | None:
         ),
         None,
     )
+
+
+def _pair(made: list[Any]) -> tuple[int, int] | None:
+    pair = equal_outputs(made)
     _state.reached += pair is not None
     return pair
 
@@ -404,12 +413,10 @@ _RUNS: Final[dict[str, Callable[[Any, list[Any]], list[Any]]]] = {
 # -- how they are tried
 
 
-@cache
-def register() -> None:
-    """Registers the compiler under its name."""
+def backend(**options: Any) -> Any:
+    """The wrong compiler. The options are those of torch's ``aot_autograd``."""
     aot: Any = importlib.import_module("torch._functorch.aot_autograd")
     common: Any = importlib.import_module("torch._dynamo.backends.common")
-    dynamo: Any = importlib.import_module("torch._dynamo")
 
     def of(part: str) -> Any:
         def compiled(graph: Any, inputs: Any) -> Any:
@@ -417,12 +424,19 @@ def register() -> None:
 
         return compiled
 
-    made = common.aot_autograd(
+    return common.aot_autograd(
         fw_compiler=of("forward"),
         bw_compiler=of("backward"),
         keep_inference_input_mutations=True,
+        **options,
     )
-    dynamo.register_backend(made, name=NAME)
+
+
+@cache
+def register() -> None:
+    """Registers the compiler under its name."""
+    dynamo: Any = importlib.import_module("torch._dynamo")
+    dynamo.register_backend(backend(), name=NAME)
 
 
 @contextmanager
@@ -477,43 +491,18 @@ def outcome(case: BehaviourCase) -> Outcome:
 
 
 def tried(seed: int, number: int, name: str, tell: Callable[[Result], None]) -> Result:
+    """Tries a mutant with the cases that reach it."""
     spec = Spec(*name.split("|"))
+    parts = ("forward", "backward") if spec.part == "all" else ()
+    same = {"|".join(spec._replace(part=part)) for part in (*parts, spec.part)}
     axis = f"{spec.part}, {spec.condition}"
     found = Result(f"c{number:04d}", "compilers", spec.detail, axis, spec.kind, "")
     tell(found)
-
-    def red(mutated: bool, given: Sequence[BehaviourCase]) -> bool:
-        last = Outcome.PASS
-        for case in given:
-            tell(found)
-            with planted(spec, sham=not mutated) as state:
-                last = outcome(case)
-            found.reached += state.reached if mutated else 0
-        return last is not Outcome.PASS
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        for case in cases():
-            found.trying = case.clause
-            if not red(True, [case]):
-                continue
-            if not is_cause(red, case):
-                found.unsteady.append(case.id)
-            elif found.credit([case.clause], "core" if case.more else "quick"):
-                found.note = case.name
-                return found
-        if found.not_gating:
-            return found
-        found.trying = PROBING
-
-        def plant(sham: bool) -> AbstractContextManager[State]:
-            tell(found)
-            return planted(spec, sham)
-
-        answer = compare(plant, NAME, Random(f"{seed} {number}"), spec.detail)
-    if answer.reached and not answer.differs:
-        found.result = "equivalent"
-    else:
-        found.result = found.missed()
-        found.note = answer.differs or "no drawn program runs the mutated code"
-    return found
+    return attempt(
+        found,
+        reaching(same, cases()),
+        partial(planted, spec),
+        outcome,
+        lambda plant: compare(plant, NAME, Random(f"{seed} {number}"), spec.detail),
+        tell,
+    )

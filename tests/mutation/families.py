@@ -2,7 +2,7 @@
 
 Each module has two functions. ``names(seed, count)`` returns the names of mutants 0 to count - 1; a name describes its
 mutant completely. ``tried(seed, number, name, tell)`` breeds the mutant of that name, calls ``tell`` before it tries the
-mutant, and returns its ``Result``.
+mutant, and returns its ``Result``. A module may have a context manager ``prepared()``, in which its mutants are tried.
 """
 
 from __future__ import annotations
@@ -16,7 +16,12 @@ MODULES: Final = {
     "optim": "tests.mutation.optimisers",
     "nn": "tests.mutation.modules",
     "autocast": "tests.mutation.autocasts",
+    "compile": "tests.mutation.compile.draw",
     "compilers": "tests.mutation.compilers",
+    "compiled_ops": "tests.mutation.compile.op_graphs",
+    "fake_kernels": "tests.mutation.compile.fake_kernels",
+    "device_interface": "tests.mutation.compile.interfaces",
+    "compiled_autograd": "tests.mutation.compile.traced_backward",
     "profiles": "tests.mutation.profiles",
     "sizes": "tests.mutation.sizes",
     "distributed": "tests.mutation.groups",

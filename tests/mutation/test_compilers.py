@@ -130,6 +130,8 @@ def test_a_program_notices_a_mutant_that_no_other_program_reached(name: str, cas
         ("rounded|addmm|all|some operand has more than 1,000 elements", "products_of_all_operands"),
         ("exchanged|bitwise_left_shift|forward|some operand has an offset", "shifts_of_all_operands"),
         ("dropped|sigmoid|backward|some operand is no float32", "recomputed_ops_of_all_operands"),
+        ("replaced|lt|backward|always", "recomputed_ops_of_all_operands"),
+        ("replaced|gt|forward|always", "pointwise_ops_of_all_operands"),
     ],
 )  # fmt: skip
 def test_a_program_with_operands_of_all_kinds_notices_a_mutant(name: str, case: str) -> None:

@@ -3,6 +3,8 @@ module."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -27,14 +29,24 @@ def _interface(context: CaseContext, name: str = "") -> Any:
     return found
 
 
+@contextmanager
+def _current(context: CaseContext, index: int) -> Iterator[None]:
+    """Makes a device index the current one within the block, if the device has several."""
+    with context.on(index) if context.has("multi_device") else nullcontext():
+        yield
+
+
 @cases(CLAUSE)
 def registered(context: CaseContext) -> None:
     """A Dynamo device interface is registered for the device's type, and reports that the device is available."""
     interface = _interface(context)
-    context.same(interface.is_available(), True, "is_available() does not return True")
+    unavailable = "is_available() does not return True"
+    context.same(interface.is_available(), True, unavailable)
     if context.has("multi_device"):
         for index in context.indices:
             at = f"index {index}"
+            with context.on(index):
+                context.same(interface.is_available(), True, unavailable, at=at)
             found = _interface(context, f"{context.kind}:{index}")
             context.same(
                 found,
@@ -47,10 +59,14 @@ def registered(context: CaseContext) -> None:
 @cases(CLAUSE, requires={"multi_device"})
 def counts(context: CaseContext) -> None:
     """device_count() of the interface must be the number of devices that torch reports."""
-    found, count = _interface(context).device_count(), context.descriptor.device_count()
+    interface, count = _interface(context), context.descriptor.device_count()
     if context.accelerated:
         count = torch.accelerator.device_count()
-    context.same(found, count, "device_count() differs from the number of devices", Kind.COUNT)
+    for index in sorted({context.indices[0], context.indices[-1]}):
+        with _current(context, index):
+            found = interface.device_count()
+        text = "device_count() differs from the number of devices"
+        context.same(found, count, text, Kind.COUNT, f"current index {index}")
 
 
 @cases(CLAUSE)
@@ -74,22 +90,27 @@ def current_device(context: CaseContext) -> None:
             context.same(interface.Worker.current_device(), index, text)
     if last == 0:
         return
-    with context.on(0):
-        interface.set_device(last)
-        text = "set_device() does not change the current device"
-        context.same(torch.accelerator.current_device_index(), last, text)
-        text = "exchange_device() does not return the device that was current"
-        context.same(interface.exchange_device(0), last, text)
-        text = "exchange_device() does not change the current device"
-        context.same(torch.accelerator.current_device_index(), 0, text)
-        text = "maybe_exchange_device(-1) changes the current device"
-        interface.maybe_exchange_device(-1)
-        context.same(torch.accelerator.current_device_index(), 0, text)
-        with interface.device(last):
-            text = "the interface's context manager does not make a device current"
-            context.same(torch.accelerator.current_device_index(), last, text)
-        text = "the interface's context manager does not restore the current device"
-        context.same(torch.accelerator.current_device_index(), 0, text)
+    for before, index in ((0, last), (last, 0), (last, last)):
+        at = f"from index {before} to {index}"
+        with context.on(before):
+            interface.set_device(index)
+            text = "set_device() does not change the current device"
+            context.same(torch.accelerator.current_device_index(), index, text, at=at)
+        for name in ("exchange_device", "maybe_exchange_device"):
+            with context.on(before):
+                text = f"{name}() does not return the device that was current"
+                context.same(getattr(interface, name)(index), before, text, at=at)
+                text = f"{name}() does not change the current device"
+                context.same(torch.accelerator.current_device_index(), index, text, at=at)
+                text = "maybe_exchange_device(-1) changes the current device"
+                interface.maybe_exchange_device(-1)
+                context.same(torch.accelerator.current_device_index(), index, text, at=at)
+        with context.on(before):
+            with interface.device(index):
+                text = "the interface's context manager does not make a device current"
+                context.same(torch.accelerator.current_device_index(), index, text, at=at)
+            text = "the interface's context manager does not restore the current device"
+            context.same(torch.accelerator.current_device_index(), before, text, at=at)
 
 
 @cases(CLAUSE, requires={"streams"})
@@ -101,34 +122,39 @@ def streams(context: CaseContext) -> None:
     default = context.current_stream()
     text = "current_stream() does not return the current stream"
     context.same(interface.current_stream(), default, text)
-    with side:
-        context.same(interface.current_stream(), side, text)
-    with interface.stream(side):
-        text = "stream() does not make a stream current"
-        context.same(context.current_stream(), side, text)
-    context.same(context.current_stream(), default, "stream() does not restore the current stream")
-    interface.set_stream(side)
-    text = "set_stream() does not make a stream current"
-    try:
-        context.same(context.current_stream(), side, text)
-    finally:
-        torch.accelerator.set_stream(default)
-    text = "_set_stream_by_id() does not make a stream current"
-    interface._set_stream_by_id(side.stream_id, side.device_index, side.device_type)
-    try:
-        context.same(context.current_stream(), side, text)
-    finally:
-        torch.accelerator.set_stream(default)
+    for each in (side, context.stream(context.indices[-1])):
+        with each:
+            context.same(interface.current_stream(), each, text)
+    for made in (side, context.stream()):
+        with interface.stream(made):
+            text = "stream() does not make a stream current"
+            context.same(context.current_stream(), made, text)
+        text = "stream() does not restore the current stream"
+        context.same(context.current_stream(), default, text)
+        try:
+            interface.set_stream(made)
+            text = "set_stream() does not make a stream current"
+            context.same(context.current_stream(), made, text)
+            torch.accelerator.set_stream(default)
+            interface._set_stream_by_id(made.stream_id, made.device_index, made.device_type)
+            text = "_set_stream_by_id() does not make a stream current"
+            context.same(context.current_stream(), made, text)
+        finally:
+            torch.accelerator.set_stream(default)
 
 
 @cases(CLAUSE, requires={"streams", "native_handle"})
 def raw_stream(context: CaseContext) -> None:
     """get_raw_stream(), which generated code calls, returns the native handle of the current stream."""
-    interface, side = _interface(context), context.stream()
-    with side:
-        found = interface.get_raw_stream(context.indices[0])
-        text = "get_raw_stream() is not the native handle of the current stream"
-        context.same(int(found), int(side.native_handle or 0), text)
+    interface = _interface(context)
+    for index in sorted({context.indices[0], context.indices[-1]}):
+        for number in range(2):
+            side = context.stream(index)
+            with side:
+                found = interface.get_raw_stream(index)
+                text = "get_raw_stream() is not the native handle of the current stream"
+                want = int(side.native_handle or 0)
+                context.same(int(found), want, text, at=f"stream {number} of index {index}")
 
 
 @cases(CLAUSE, requires={"events"})
@@ -155,20 +181,24 @@ def events(context: CaseContext) -> None:
 def synchronises(context: CaseContext) -> None:
     """synchronize() of the interface waits for all queued work."""
     interface = _interface(context)
-    x = context.to_device(torch.ones(1000))
     if not context.has("events"):
-        y = x * 2
+        y = context.to_device(torch.ones(1000)) * 2
         interface.synchronize()
         context.equal(y, torch.full((1000,), 2.0), "a result is wrong after synchronize()")
         return
-    event = context.event()
-    if context.descriptor.busy is not None:
-        context.descriptor.busy(50.0)
-    y = x * 2
-    event.record()
-    interface.synchronize()
-    context.same(event.query(), True, "work was still queued when synchronize() returned")
-    context.equal(y, torch.full((1000,), 2.0), "a result is wrong after synchronize()")
+    for index in sorted({context.indices[0], context.indices[-1]}):
+        with _current(context, index):
+            x = torch.ones(1000).to(context.named(index))
+            event = context.event()
+            if context.descriptor.busy is not None:
+                context.descriptor.busy(50.0)
+            y = x * 2
+            event.record()
+            interface.synchronize()
+            text = "work was still queued when synchronize() returned"
+            context.same(event.query(), True, text, at=f"index {index}")
+        text = "a result is wrong after synchronize()"
+        context.equal(y, torch.full((1000,), 2.0), text, f"index {index}")
 
 
 @cases(CLAUSE)
@@ -182,8 +212,10 @@ def supported_dtypes(context: CaseContext) -> None:
         except (RuntimeError, TypeError):  # the device has no such dtype
             computes = False
         text = "is_dtype_supported() does not agree with whether the device computes in the dtype"
-        found = bool(interface.is_dtype_supported(dtype))
-        context.same(found, computes, text, at=str(dtype))
+        for index in sorted({context.indices[0], context.indices[-1]}):
+            with _current(context, index):
+                found = bool(interface.is_dtype_supported(dtype))
+            context.same(found, computes, text, at=f"{dtype}, index {index}")
     text = "is_bf16_supported() and is_dtype_supported(torch.bfloat16) differ"
     context.same(
         bool(interface.is_bf16_supported()),
@@ -197,10 +229,17 @@ def allocated_memory(context: CaseContext) -> None:
     """memory_allocated() of the interface is the number of allocated bytes that the allocator counts."""
     interface = _interface(context)
     text = "memory_allocated() differs from the allocator's counter"
-    context.same(interface.memory_allocated(context.at(0)), context.counters().allocated, text)
-    block = context.bytes_of(100_000)
-    context.same(interface.memory_allocated(context.at(0)), context.counters().allocated, text)
-    context.must(block.numel() == 100_000, "the allocated block does not have 100,000 elements")
+    blocks = []
+    for index in context.indices:
+        for current in sorted({context.indices[0], context.indices[-1]}):
+            with _current(context, current):
+                found = interface.memory_allocated(context.at(index))
+            context.same(found, context.counters(index).allocated, text, at=f"index {index}")
+            blocks.append(context.bytes_of(100_000, index))
+        found = interface.memory_allocated(context.at(index))
+        context.same(found, context.counters(index).allocated, text, at=f"index {index}")
+    sizes = {block.numel() for block in blocks}
+    context.must(sizes == {100_000}, "an allocated block does not have 100,000 elements")
 
 
 @cases(CLAUSE, requires={"properties"})
@@ -210,16 +249,29 @@ def properties(context: CaseContext) -> None:
     interface, read = _interface(context), context.own("properties")
     for index in context.indices:
         at, want = f"index {index}", read(index)
-        for ask in (interface.get_device_properties, interface.Worker.get_device_properties):
-            for device in (index, context.at(index)):
-                found = ask(device)
-                for name in ("name", "total_memory"):
-                    text = (
-                        "a property from the interface differs from the one that the "
-                        "device's module returns"
-                    )
-                    values = getattr(found, name), getattr(want, name)
-                    context.same(*values, text, at=f"{name}, {at}")
+        names = _lasting(want, read(index))
+        text = "the properties from the device's module have neither a name nor a total memory"
+        context.must({"name", "total_memory"} & {*names}, text)
+        asks = (interface.get_device_properties, interface.Worker.get_device_properties)
+        text = "a property from the interface differs from the one that the device's module returns"
+        for ask in asks:
+            for current in sorted({context.indices[0], context.indices[-1]}):
+                for device in (index, context.at(index)):
+                    with _current(context, current):
+                        found = ask(device)
+                    for name in names:
+                        values = getattr(found, name), getattr(want, name)
+                        context.same(*values, text, at=f"{name}, {at}, current index {current}")
+
+
+def _lasting(one: Any, other: Any) -> list[str]:
+    """Returns the names of the properties that have the same value in two answers of a device."""
+    names = [name for name in dir(one) if not name.startswith("_")]
+    return [
+        name
+        for name in names
+        if not callable(getattr(one, name)) and getattr(one, name) == getattr(other, name, None)
+    ]
 
 
 @cases(CLAUSE)

@@ -96,10 +96,13 @@ def _pointwise(x: torch.Tensor) -> list[torch.Tensor]:
     y = x * 0.5 - 1
     ramps = x.floor(), x.abs(), x.neg(), x.relu(), torch.remainder(x, 2.5), x / 4
     waves = x.sin(), x.cos(), x.tanh(), x.sigmoid(), x.exp()
-    roots = x.detach().sqrt(), x.abs().sqrt(), x.pow(3), torch.pow(x.abs() + 1, x * 0.1)
+    real = x.detach().sqrt().nan_to_num()  # a NaN would hide what else is in a sum of results
+    roots = real, x.abs().sqrt(), x.pow(3), torch.pow(x.abs() + 1, x * 0.1)
     pairs = x + y, y - x, x * y, y / (x.abs() + 1), torch.maximum(x, y)
-    tests = x > y, x >= y, x < y, torch.where(x > 0.5, x, y), (x >= x.clone()) * y
-    return [*ramps, *waves, *roots, *pairs, torch.remainder(y, x.abs() + 1), *tests]
+    tests = x > y, x >= y, x < y, torch.where(x > 0.5, x, y)
+    equal = x.clone()
+    ties = x > equal, x < equal, (x >= equal) * y
+    return [*ramps, *waves, *roots, *pairs, torch.remainder(y, x.abs() + 1), *tests, *ties]
 
 
 def _reduced_and_moved(x: torch.Tensor) -> list[torch.Tensor]:
