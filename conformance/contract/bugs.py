@@ -114,7 +114,9 @@ class Imitation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     of: Literal["call", "input", "cotangent"] = "call"
     when: tuple[When, ...] = ()
     arg: Annotated[int, msgspec.Meta(ge=0)] | None = None  # counted among the call's tensors
-    past: float | None = None  # the limit of the conditions that measure: strictly more (or less) than this
+    past: float | None = (
+        None  # the limit of the conditions that measure: strictly more (or less) than this
+    )
     shapes: tuple[ShapePattern, ...] = ()
     keyword: str = ""
     then: Then
@@ -179,14 +181,14 @@ class Bug(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
             raise ValueError(
                 "expected clauses and a fault that imitates the bug, or a 'why' that explains why there are none"
             )
+        if self.missed and not imitated:
+            raise ValueError(
+                "'missed' is given, but nothing imitates the bug: name a fault, an imitation or a patch"
+            )
         if bool(self.lacks) != bool(imitated):
             raise ValueError(
                 "expected 'lacks' if and only if something imitates the bug: \"nothing\" if the fault strikes under the"
                 " reported condition, and otherwise what the report also needs"
-            )
-        if self.missed and not imitated:
-            raise ValueError(
-                "'missed' is given, but nothing imitates the bug: name a fault, an imitation or a patch"
             )
         if self.imitation is not None and not self.imitation.op:
             if not self.ops:
@@ -236,7 +238,7 @@ class Bug(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
     def snapshot(self) -> dict[str, Any]:
         """Returns the bug as values that JSON can represent."""
-        return {**msgspec.to_builtins(self), "url": self.url}
+        return {**msgspec.to_builtins(self), "noticed": str(self.noticed), "url": self.url}
 
 
 @dataclass(frozen=True, slots=True)

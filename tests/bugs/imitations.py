@@ -236,7 +236,11 @@ def _spoiled(imitation: Imitation, call: KernelCall, number: int) -> Any:
         return result
     result = call.honest()
     if then == "input":
-        return result.copy_(call.inputs[0]) if call.form != "functional" else twin(result).copy_(call.inputs[0])
+        return (
+            result.copy_(call.inputs[0])
+            if call.form != "functional"
+            else twin(result).copy_(call.inputs[0])
+        )
     if then == "write_outside":
         _scribbled(result)
         return result
