@@ -224,6 +224,18 @@ def one_of_a_stride_past_31_bits(tensors: list[torch.Tensor], args: tuple[Any, .
     return any(stride >= 2**31 for stride in _strides_of_ones(tensors))
 
 
+def a_complex_0(tensors: list[torch.Tensor], args: tuple[Any, ...]) -> bool:
+    return any(t.is_complex() and bool((t == 0).any()) for t in tensors)
+
+
+def a_complex_1(tensors: list[torch.Tensor], args: tuple[Any, ...]) -> bool:
+    return any(t.is_complex() and bool((t == 1).any()) for t in tensors)
+
+
+def a_purely_imaginary_number(tensors: list[torch.Tensor], args: tuple[Any, ...]) -> bool:
+    return any(t.is_complex() and bool(((t.real == 0) & (t.imag != 0)).any()) for t in tensors)
+
+
 #: The fault, the dtype, ops.
 FAULTS: list[tuple[Any, str, tuple[str, ...]]] = [
     (of_rank_6, "float32", ("tan", "nn.functional.silu", "atan2", "cumsum")),
@@ -272,6 +284,11 @@ FAULTS += [
 FAULTS += [
     (one_of_stride_0, "float32", ("mm", "nn.functional.layer_norm", "add", "nn.functional.conv2d")),
     (one_of_a_stride_past_31_bits, "float32", ("mm", "softmax", "add", "nn.functional.linear")),
+]
+FAULTS += [
+    (a_complex_0, "complex64", ("mul", "sqrt", "mm", "cumsum")),
+    (a_purely_imaginary_number, "complex64", ("abs", "exp", "prod", "matmul")),
+    (a_complex_1, "complex64", ("log", "div.no_rounding_mode", "sum")),
 ]
 CASES = [(fault, dtype, op) for fault, dtype, ops in FAULTS for op in ops]
 
