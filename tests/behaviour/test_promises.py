@@ -15,6 +15,7 @@ from conformance.checks.cells import CellRecord
 from devices import registry
 from devices.cell import CellKey, Outcome
 from opinfo.device import open_device
+from tests.bugs.patches import patched
 
 
 def outcome(clause: str, name: str) -> Outcome:
@@ -47,14 +48,6 @@ class _KeptBySetState(_Stale):
         return torch.Generator.set_state(self, state)
 
 
-def shared_with_views(tensor: torch.Tensor, data: torch.Tensor) -> None:
-    """Setting the data of a tensor writes to the old memory, which its views read (pytorch/xla#3392)."""
-    if tensor.shape == data.shape:
-        torch.Tensor.set_(tensor, tensor.copy_(data))
-    else:
-        torch._C.TensorBase.data.__set__(tensor, data)
-
-
 PROMISES = (
     ("random.reproducible", "state_read_again"),
     ("transfer.serialization", "copied_without_its_data"),
@@ -80,7 +73,6 @@ def test_a_copy_with_memory_of_its_own_is_noticed(monkeypatch: pytest.MonkeyPatc
     assert outcome(*PROMISES[1]) is Outcome.FAIL
 
 
-def test_new_data_that_reach_the_views_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    held = property(lambda tensor: tensor.detach(), shared_with_views)
-    monkeypatch.setattr(torch.Tensor, "data", held, raising=False)
-    assert outcome(*PROMISES[2]) is Outcome.FAIL
+def test_new_data_that_reach_the_views_are_noticed() -> None:
+    with patched("new_data_reach_the_views"):
+        assert outcome(*PROMISES[2]) is Outcome.FAIL

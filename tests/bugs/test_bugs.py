@@ -34,7 +34,7 @@ from devices.errors import ConformError
 from devices.simulated.faults import FAULTS as SIMULATED
 from opinfo.catalog import catalogue
 from tests.bugs.imitations import effect_of, fit
-from tests.bugs.patches import PATCHES
+from tests.bugs.patches import PATCHES, PROPERTIES
 from tests.bugs.trials import fate
 from tests.planting.calls import KernelCall
 from tests.sampling import first_of_each
@@ -69,7 +69,7 @@ def test_suite_notices_the_patched_function(bug: Bug) -> None:
 
 
 def test_every_patch_is_of_a_bug_and_the_other_way_round() -> None:
-    assert {bug.patch for bug in KNOWN if bug.patch} == set(PATCHES)
+    assert {bug.patch for bug in KNOWN if bug.patch} == {*PATCHES, *PROPERTIES}
 
 
 def test_planted_faults_that_bugs_name_are_those_of_the_simulated_device() -> None:
