@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from itertools import chain, product, repeat
 from pathlib import Path
@@ -83,7 +83,8 @@ class FreeLayout:
     that the shape does not have are skipped; dimensions that are not listed come last. ``steps`` multiply the strides,
     from the innermost dimension outwards; missing steps are 1. ``pads`` are numbers of unused elements that follow the
     elements of a dimension in memory, from the innermost dimension outwards, as if the tensor were a part of wider
-    rows; missing pads are 0.
+    rows; missing pads are 0. ``ones`` is the stride of all dimensions of size 1. No element depends on that stride, so
+    the view is as contiguous as without it.
     """
 
     order: tuple[int, ...] = ()
@@ -91,6 +92,7 @@ class FreeLayout:
     expand: int | None = None  # the dimension of stride 0, where it is longer than 1
     offset: int = 0  # storage elements before the view
     pads: tuple[int, ...] = ()
+    ones: int | None = None
 
     @property
     def id(self) -> str:
@@ -102,6 +104,7 @@ class FreeLayout:
             "pads": self.pads,
             "expand": () if self.expand is None else (self.expand,),
             "offset": (self.offset,) if self.offset else (),
+            "ones": () if self.ones is None else (self.ones,),
         }
         return "free:" + ",".join(
             f"{name}={'.'.join(map(str, numbers))}" for name, numbers in parts.items() if numbers
@@ -116,7 +119,7 @@ class FreeLayout:
         }
         expand, offset = parts.get("expand", (None,)), parts.get("offset", (0,))
         order, steps, pads = (parts.get(name, ()) for name in ("order", "steps", "pads"))
-        made = cls(order, steps, expand[0], offset[0], pads)
+        made = cls(order, steps, expand[0], offset[0], pads, parts.get("ones", (None,))[0])
         if made.id != text or not all(made.steps):
             form = cls((2, 0, 1), (1, 3), 0, 5, (0, 2)).id
             raise ValueError(
@@ -271,7 +274,11 @@ def _free_geometry(layout: FreeLayout, shape: tuple[int, ...], may_expand: bool)
     expanded = layout.expand if may_expand else None
     if expanded is not None and (expanded >= rank or shape[expanded] < 2):
         expanded = None
-    return _strided_geometry(shape, order, layout.steps, expanded, layout.offset, layout.pads)
+    made = _strided_geometry(shape, order, layout.steps, expanded, layout.offset, layout.pads)
+    if layout.ones is None:
+        return made
+    strides = tuple(layout.ones if n == 1 else s for n, s in zip(shape, made.stride, strict=True))
+    return interned(replace(made, stride=strides))
 
 
 def _strided_geometry(

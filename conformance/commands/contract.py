@@ -4,6 +4,7 @@ its levels for a new version."""
 from __future__ import annotations
 
 import json
+from collections import Counter
 from textwrap import TextWrapper
 from typing import Final
 
@@ -71,7 +72,7 @@ def contract(as_json: bool, clauses: str | None, bugs: str | None) -> None:
 def _show_bugs(word: str, as_json: bool) -> None:
     """Prints the known public bugs that belong to ``word``, which is a clause, a backend or a family; all known bugs if
     ``word`` is empty."""
-    from conformance.contract.bugs import bugs
+    from conformance.contract.bugs import Noticed, bugs
 
     known = bugs()
     chosen = known.select(word) if word else tuple(known)
@@ -86,16 +87,18 @@ def _show_bugs(word: str, as_json: bool) -> None:
         click.echo(f"    noticed by: {', '.join(bug.clauses) or 'no clause'}{ops}")
         if bug.imitated:
             click.echo(f"    imitated by: {bug.imitated}")
+        if bug.noticed is Noticed.EASIER:
+            click.echo(f"    easier to notice than the report, which also needs {bug.lacks}")
         if bug.missed:
             click.echo(f"    the suite does not notice this imitation yet: {bug.missed}")
         if bug.why:
             click.echo(f"    {bug.why}")
         click.echo(f"    {bug.url}")
-    imitated = [bug for bug in chosen if bug.imitated]
-    missed = sum(bool(bug.missed) for bug in imitated)
+    counts = Counter(bug.noticed for bug in chosen)
     click.echo(
-        f"{number(len(chosen), 'bug')}: tests imitate {len(imitated)} of them, and the suite does not notice {missed} of these "
-        f"imitations yet; no clause could notice {sum(not bug.clauses for bug in chosen)} of the bugs"
+        f"{number(len(chosen), 'bug')}. The suite notices the imitation of {counts[Noticed.AS_REPORTED]} under the reported"
+        f" condition, and of {counts[Noticed.EASIER]} only under an easier condition. It does not notice the imitation of"
+        f" {counts[Noticed.MISSED]} yet. Nothing imitates {counts[Noticed.NOT_TRIED]}."
     )
 
 

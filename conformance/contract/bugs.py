@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 from fnmatch import fnmatchcase
 from functools import cache
+from math import inf
 from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any, Final, Literal
@@ -36,12 +38,13 @@ Family = Literal[
 #: Conditions on the operand, or on the call, under which an imitated fault strikes.
 When = Literal[
     "strided", "dense", "stepped", "expanded", "offset", "unaligned", "channels_last", "conj", "rank", "extent",
-    "size", "scalar", "empty", "nan", "inf", "zero", "negative", "above", "repeats", "complex", "mixed", "number",
-    "inplace", "out", "again", "flag", "flags", "uneven", "alone",
+    "size", "scalar", "single", "empty", "nan", "inf", "zero", "negative", "above", "below", "repeats", "complex", "bool",
+    "int32", "mixed", "number", "leading_number", "negative_number", "count", "first_dim", "inplace", "out",
+    "strided_out", "again", "flag", "flags", "uneven", "alone", "deterministic",
 ]  # fmt: skip
 
 #: The conditions that compare with ``past``.
-MEASURED: Final = frozenset({"rank", "extent", "size", "above"})
+MEASURED: Final = frozenset({"rank", "extent", "size", "above", "below", "count"})
 
 #: The conditions on the layout of an operand.
 LAID_OUT: Final = frozenset(
@@ -50,10 +53,44 @@ LAID_OUT: Final = frozenset(
 
 #: What goes wrong if the conditions are met.
 Then = Literal[
-    "read_dense", "read_base", "unconjugated", "through_float32", "through_bfloat16", "ignored",
-    "wrong", "last_wrong", "zeros", "nan", "no_nan", "imprecise", "varying",
+    "read_dense", "read_base", "unconjugated", "through_float32", "through_bfloat16", "through_int32", "ignored",
+    "input", "wrong", "last_wrong", "zeros", "nan", "no_nan", "imprecise", "varying",
     "row_major", "column_major", "other_dtype", "write_lost", "write_outside", "accepted", "index_accepted", "refused",
 ]  # fmt: skip
+
+
+#: What ``lacks`` says of a fault that strikes under the reported condition.
+NOTHING: Final = "nothing"
+
+
+class Noticed(StrEnum):
+    """What the suite is shown to notice of a bug."""
+
+    AS_REPORTED = "as reported"  # a fault that strikes under the reported condition
+    EASIER = "easier"  # a fault that strikes under an easier condition
+    MISSED = "missed"  # not even the fault that imitates it
+    NOT_TRIED = "not tried"  # nothing imitates it
+
+
+#: The pattern of a shape: see Imitation.
+ShapePattern = Annotated[
+    str, msgspec.Meta(pattern=r"^(\.\.\.(, (?=.))?)?((\*|\d+(-\d*)?)(, (?=.)|$))*$", min_length=1)
+]
+
+
+def sizes_of(pattern: str) -> tuple[bool, tuple[tuple[int, float], ...]]:
+    """Returns whether the pattern of a shape allows more dimensions in front, and the least and the largest size of each
+    dimension."""
+    parts = pattern.split(", ")
+    more = parts[0] == "..."
+    sizes = []
+    for part in parts[more:]:
+        least, dash, most = part.partition("-")
+        if part == "*":
+            sizes.append((0, inf))
+        else:
+            sizes.append((int(least), float(most) if most else inf if dash else float(least)))
+    return more, tuple(sizes)
 
 
 class Imitation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -61,6 +98,10 @@ class Imitation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
     - ``when`` lists conditions. The fault occurs in a call if operand number ``arg`` meets all of them; if ``arg`` is
       None, any operand may meet them.
+    - ``shapes`` are patterns of the shapes of the operands, in their order: ``"*, 1, 2-4"`` is a tensor of three
+      dimensions, the second of size 1 and the last of size 2, 3 or 4. ``"..."`` in the first place stands for any
+      number of dimensions, and a size without an end (``"64-"``) is a least one. A call with fewer operands does not
+      fit.
     - ``keyword`` names an argument that the call must also pass.
     - ``of`` says where the fault occurs: "call" in the result of the call, "input" in the gradient of an input, and
       "cotangent" where the backward pass reads a cotangent. For "input" and "cotangent", the input or the cotangent
@@ -73,7 +114,10 @@ class Imitation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     of: Literal["call", "input", "cotangent"] = "call"
     when: tuple[When, ...] = ()
     arg: Annotated[int, msgspec.Meta(ge=0)] | None = None  # counted among the call's tensors
-    past: float | None = None  # the limit of the conditions that measure: strictly more than this
+    past: float | None = (
+        None  # the limit of the conditions that measure: strictly more (or less) than this
+    )
+    shapes: tuple[ShapePattern, ...] = ()
     keyword: str = ""
     then: Then
 
@@ -82,6 +126,8 @@ class Imitation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
             raise ValueError(
                 f"expected 'past' if and only if 'when' has one of the conditions {listing(MEASURED)}"
             )
+        for pattern in self.shapes:
+            sizes_of(pattern)
         if self.then == "ignored" and not self.keyword and self.of == "call":
             raise ValueError("expected the name of the ignored argument in 'keyword'")
 
@@ -92,9 +138,11 @@ class Imitation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
             "an operand" if kind == "operand" else "an input" if kind == "input" else "a cotangent"
         )
         operand = one if self.arg is None else f"{kind} {self.arg}"
-        measures = f" > {self.past:g}" if self.past is not None else ""
-        held = [w + measures if w in MEASURED else w for w in self.when]
+        sign = "<" if "below" in self.when else ">"
+        measures = f" {sign} {self.past:g}" if self.past is not None else ""
+        held = [(w + measures if w in MEASURED else w).replace("_", " ") for w in self.when]
         where = [f"{operand} is {', '.join(held)}"] if held else []
+        where += [f"{kind} {n} has the shape ({p})" for n, p in enumerate(self.shapes)]
         where += [f"{self.keyword}= is given"] if self.keyword else []
         gradient = "" if self.of == "call" else "gradient "
         return f"{self.op}[{self.dtype}]: {gradient}{self.then}" + (
@@ -119,6 +167,9 @@ class Bug(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     patch: str = (
         ""  # a function of torch in tests/bugs/patches.py that imitates it, for clauses about cases
     )
+    #: What the report needs beside the condition under which the fault strikes: "nothing" if the fault strikes under the
+    #: reported condition. Of every bug that something imitates.
+    lacks: str = ""
     missed: str = ""  # why the suite does not notice its imitation yet
     why: str = ""  # why no clause notices it, or nothing imitates it
 
@@ -134,12 +185,26 @@ class Bug(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
             raise ValueError(
                 "'missed' is given, but nothing imitates the bug: name a fault, an imitation or a patch"
             )
+        if bool(self.lacks) != bool(imitated):
+            raise ValueError(
+                "expected 'lacks' if and only if something imitates the bug: \"nothing\" if the fault strikes under the"
+                " reported condition, and otherwise what the report also needs"
+            )
         if self.imitation is not None and not self.imitation.op:
             if not self.ops:
                 raise ValueError("expected an 'op' in the imitation, because the bug has no 'ops'")
             named = msgspec.structs.replace(self.imitation, op=self.ops[0])
             msgspec.structs.force_setattr(self, "imitation", named)
         msgspec.structs.force_setattr(self, "statement", " ".join(self.statement.split()))
+
+    @property
+    def noticed(self) -> Noticed:
+        """What the suite is shown to notice of the bug."""
+        if not self.lacks:
+            return Noticed.NOT_TRIED
+        if self.missed:
+            return Noticed.MISSED
+        return Noticed.AS_REPORTED if self.lacks == NOTHING else Noticed.EASIER
 
     @property
     def url(self) -> str:
@@ -173,7 +238,7 @@ class Bug(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
     def snapshot(self) -> dict[str, Any]:
         """Returns the bug as values that JSON can represent."""
-        return {**msgspec.to_builtins(self), "url": self.url}
+        return {**msgspec.to_builtins(self), "noticed": str(self.noticed), "url": self.url}
 
 
 @dataclass(frozen=True, slots=True)

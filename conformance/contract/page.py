@@ -10,7 +10,7 @@ from typing import Final
 from jinja2 import Environment, StrictUndefined
 
 from conformance.contract import LEVELS, SIMULATED, WRAPPED, Contract
-from conformance.contract.bugs import Bug, bugs
+from conformance.contract.bugs import Bug, Noticed, bugs
 
 _TEMPLATE: Final = Path(__file__).with_name("page.md.jinja")
 _SIMULATED_COMMAND: Final = (
@@ -42,6 +42,7 @@ def markdown(contract: Contract) -> str:
             if (found := [bug for bug in bugs() if clause in bug.clauses])
         },
         bug_count=len(bugs().by_reference),
+        noticed={str(each): sum(bug.noticed is each for bug in bugs()) for each in Noticed},
     )
 
 

@@ -480,12 +480,13 @@ def flushed(tensor: torch.Tensor, kind: torch.dtype) -> torch.Tensor:
 
 
 def exactly(tensor: torch.Tensor) -> torch.Tensor:
-    """Returns a tensor in float64, so that a call with it gives a more exact result to compare with. A tensor that
-    already is float64 is returned with gaps between its elements, so that the kernel uses its code for strided
+    """Returns a tensor in float64 (complex128 if it is complex), so that a call with it gives a more exact result to
+    compare with. A tensor that already has this dtype is returned with gaps between its elements, so that the kernel uses its code for strided
     elements; a result that changes with that code is not reliable."""
-    if tensor.dtype == torch.float64:
+    wide = torch.complex128 if tensor.is_complex() else torch.float64
+    if tensor.dtype == wide:
         return torch.stack((tensor, tensor), -1)[..., 0]
-    return tensor.double()
+    return tensor.to(wide)
 
 
 def is_sorted(tensor: torch.Tensor) -> bool:

@@ -181,7 +181,7 @@ RANK = Axis(
     finds="A kernel that mistakes one dimension for another, or that broadcasts wrongly. All extents differ.",
     bugs=("pytorch/pytorch#139006", "pytorch/pytorch#110120", "pytorch/pytorch#132332"),
     budget=10,
-    layouts=("contiguous", "transposed+step_outer+offset", "free:order=1.2.0"),
+    layouts=("contiguous", "transposed+step_outer+offset", "free:order=1.2.0", "free:ones=0"),
     whole=1,
     applies=lambda basis: not basis.unique_indices,
     vary=_ranks,
@@ -482,6 +482,8 @@ _PAST_TILES = (131, 137, 149, 139)
 _MATRICES = ((1, 65), _PAST_TILES[:2], (_SIDE, _SIDE), (65, 1), (), (_TILES, _TILES))
 #: One more than the elements of the widest vector. Any product of these also has one element after the last whole vector.
 _ONE_OVER = 17
+#: The most samples of images from which a sample with images of one pixel is made.
+_IMAGES = 6
 
 
 def _equal_extents(basis: Basis) -> Variations:
@@ -495,8 +497,11 @@ def _equal_extents(basis: Basis) -> Variations:
     bases = sorted(basis.bases, key=lambda s: -max(t.dim() for t in s.tensors))
     by_rank = [list(each) for _, each in groupby(bases, lambda s: max(t.dim() for t in s.tensors))]
     matrices = sorted(bases, key=lambda s: s.tensors[0].dim() != 2)
+    ranks = (3, 4) if op_family(basis.subject.id, basis.subject.ufunc) == "norm" else (4,)
+    held = [s for s in (*bases, *basis.drawn) if s.tensors and s.tensors[0].dim() in ranks]
+    images = [s for s in held if s.numel][:_IMAGES]
     ways = [(_one_over, matrices), (_left_over, matrices), *((_equal, each) for each in by_rank)]
-    ways += [(_single, bases), (_tiled, bases), (_first_single, matrices)]
+    ways += [(_single, bases), (_pixels, images), (_tiled, bases), (_first_single, matrices)]
     if not any(t.dim() == 2 for base in bases for t in base.tensors):
         ways.append((_square, bases))
     for calls, of in ways:
@@ -531,6 +536,25 @@ def _single(basis: Basis, base: Sample) -> Iterator[Arguments]:
     for group, _ in reversed(groups_of(basis, base)):
         if (call := lengthened(basis, base, group, 1)) is not None:
             yield call
+
+
+def _pixels(basis: Basis, base: Sample) -> Iterator[Arguments]:
+    """Yields copies of a sample's call with images of one pixel (dimensions 2 and 3 of a tensor with four dimensions), of
+    the first operand alone or of all operands. A tensor with three dimensions becomes images, too. Such an image in
+    channels_last is contiguous as well."""
+    shapes = [tuple(t.shape) for t in base.tensors]
+    for places in ([0], [place for place, shape in enumerate(shapes) if len(shape) > 2]):
+        if all(shapes[place][1] > 1 or place for place in places):
+            pixels = {p: basis.fill(base, p, (*shapes[p][:2], 1, 1)) for p in places}
+            yield basis.rebuilt(base, pixels)
+
+
+def has_pixels(sample: Sample) -> bool:
+    """Returns True if the first tensor holds images of one pixel and several channels."""
+    shape = sample.tensors[0].shape if sample.tensors else ()
+    return (
+        len(shape) == 4 and tuple(shape[2:]) == (1, 1) and 1 < shape[1] < 2**10 and shape[0] < 2**10
+    )
 
 
 def _first_single(basis: Basis, base: Sample) -> Iterator[Arguments]:
@@ -595,13 +619,15 @@ EQUAL = Axis(
     number=13,
     name="equal extents",
     finds="A kernel that mistakes a matrix for its transpose if the matrix is square, or a dimension of size 1 for the last dimension, or that is wrong if tiles fill a matrix exactly or if the tile in its corner is incomplete.",
-    bugs=("pytorch/pytorch#116333", "pytorch/pytorch#78611"),
-    budget=10,
+    bugs=("pytorch/pytorch#116333", "pytorch/pytorch#78611", "pytorch/pytorch#47163"),
+    budget=11,
     layouts=(
         "contiguous",
         "transposed+step_outer+offset",
         "contiguous/transposed",
         "transposed/contiguous",
+        "free:ones=0",
+        "free:ones=2147483649",
     ),
     applies=lambda basis: (
         basis.dtype in ("float32", "int64") and not basis.keeps_values and not basis.free

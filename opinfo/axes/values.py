@@ -37,7 +37,40 @@ def special_values(kind: torch.dtype) -> torch.Tensor:
     return torch.tensor([nan, *among, *(-each for each in among)], dtype=torch.float64).to(kind)
 
 
+#: Real and imaginary parts of complex numbers that kernels treat apart: 0, 1, -1, purely real, purely imaginary, and with
+#: equal parts. All zeros are positive, because the result on a branch cut depends on their sign. There are no infinities
+#: and no NaN, because no document says what complex arithmetic makes of them.
+_COMPLEX = (
+    *((0.0, 0.0), (1.0, 0.0), (-1.0, 0.0), (0.0, 1.0), (0.0, -1.0), (2.5, 0.0), (-101.5, 0.0)),
+    *((0.0, 0.5), (0.0, -2.5), (1.0, 1.0), (-1.0, 1.0), (0.5, -2.0), (-2.5, -0.25)),
+)
+
+
+def complex_values(kind: torch.dtype) -> torch.Tensor:
+    """Returns a one-dimensional tensor of zeros, ones, and purely real and purely imaginary numbers of a complex
+    dtype."""
+    return torch.complex(*torch.tensor(_COMPLEX, dtype=torch.float64).unbind(-1)).to(kind)
+
+
+def _complex_specials(basis: Basis) -> Variations:
+    if basis.elementwise:
+        yield from islice(_vectors(basis), 2)
+        return
+    if basis.keeps_values or "axes.loops" in basis.families:
+        return
+    values = complex_values(basis.kind)
+    for base in basis.bases[:2]:
+        held = {p: t for p, t in enumerate(base.tensors) if t.dtype == basis.kind and t.numel() > 1}
+        made = {p: values[basis.choice(len(values), t.shape)] for p, t in held.items()}
+        call = basis.rebuilt(base, made)
+        if made and basis.settled(call) and basis.accepted(call) is not None:
+            yield base, call
+
+
 def _specials(basis: Basis) -> Variations:
+    if basis.kind.is_complex:
+        yield from _complex_specials(basis)
+        return
     if basis.returns_no_tensor and all(
         t.numel() == 1 for base in basis.bases for t in base.tensors
     ):
@@ -93,7 +126,7 @@ def _floating(basis: Basis, base: Sample) -> list[int]:
 
 
 def _vectors(basis: Basis) -> Variations:
-    values = special_values(basis.kind)
+    values = complex_values(basis.kind) if basis.kind.is_complex else special_values(basis.kind)
     loops = "axes.loops" in basis.families
     if loops:  # for NaN, torch's own kernels return uninitialized memory (pytorch/pytorch#188027)
         values = values.nan_to_num(0.25, math.inf, -math.inf)
@@ -213,9 +246,9 @@ def _agreed(basis: Basis, call: Arguments, places: Sequence[int]) -> torch.Tenso
     found = basis.answer(call)
     if not found or any(each.shape != shape for each in found):
         return None
-    if not (found[0].is_floating_point() or found[0].dtype == torch.bool):
-        return None
     kind = found[0].dtype
+    if not (kind.is_floating_point or kind.is_complex or kind == torch.bool):
+        return None
     rtol, atol = DEFAULT_TOLERANCES.get(str(kind).removeprefix("torch."), (0.0, 0.0))
     agreed = torch.ones(shape, dtype=torch.bool)
     for change in (_unchanged, flushed, _rounded):
@@ -233,7 +266,11 @@ def _agreed(basis: Basis, call: Arguments, places: Sequence[int]) -> torch.Tenso
         for got, want in zip(found, wide):
             if want.shape != got.shape:
                 return None
-            if not (got.is_floating_point() and want.is_floating_point()):
+            if got.is_complex() and want.is_complex():
+                # No document says which infinities and NaN complex arithmetic returns.
+                agreed &= torch.isclose(got, want.to(got.dtype), rtol=rtol, atol=atol)
+                agreed &= got.isfinite()
+            elif not (got.is_floating_point() and want.is_floating_point()):
                 agreed &= got == want
             else:
                 want = want.to(got.dtype)
@@ -296,14 +333,14 @@ def special_everywhere(basis: Basis, call: Arguments) -> Arguments | None:
 SPECIAL = Axis(
     number=4,
     name="special values",
-    finds="A kernel that loses NaN, infinities, signs of zeros, fractions such as 0.5 or subnormal numbers, in any operand, in the body or in the tail of a vectorized loop, or that is wrong for a masked row.",
+    finds="A kernel that loses NaN, infinities, signs of zeros, fractions such as 0.5 or subnormal numbers, in any operand, in the body or in the tail of a vectorized loop, or that is wrong for a masked row, or for a complex number that is 0, 1, purely real or purely imaginary.",
     bugs=("pytorch/pytorch#67428", "pytorch/pytorch#188147", "pytorch/pytorch#147460"),
     budget=14,
     layouts=("contiguous", "contiguous+step_inner+offset", "transposed+step_outer+offset"),
     writes=1,
     keeps_shapes=True,
     applies=lambda basis: (
-        basis.kind.is_floating_point
+        (basis.kind.is_floating_point or basis.kind.is_complex)
         and not basis.free
         and basis.dtype in DEFAULT_TOLERANCES
         and not {"values.converted", "values.spread"} & basis.families

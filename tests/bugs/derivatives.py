@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 
 from conformance.contract.bugs import Imitation
-from tests.bugs.imitations import READS, RESULTS, holds
+from tests.bugs.imitations import READS, RESULTS, fit, holds
 from tests.planting.calls import Effect
 from tests.planting.derivatives import Backward, wrong_derivative
 
@@ -23,7 +23,11 @@ class _Imitated:
         given = way.inputs if imitation.of == "input" else way.cotangents
         if imitation.of == "input" and imitation.arg is not None:
             given = given[imitation.arg : imitation.arg + 1]
-        if "alone" in imitation.when and way.wanted == len(way.inputs):
+        if "alone" in imitation.when:
+            alone = way.inputs if imitation.arg is None else given
+            if all(each.requires_grad for each in alone):
+                return False
+        if not fit(imitation.shapes, way.inputs):
             return False
         words = [word for word in imitation.when if word != "alone"]
         return not words or any(all(holds(w, t, imitation.past) for w in words) for t in given)

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from conformance.contract.bugs import MEASURED, Imitation, When
+from conformance.contract.bugs import MEASURED, Imitation, When, sizes_of
 from opinfo.compare import replace_tensors, tensors_of
 from tests.planting.calls import NOT_MET, Effect, KernelCall
 from tests.planting.tensors import as_dense, is_expanded, is_stepped, reread, twin
@@ -49,6 +49,9 @@ HOLDS: dict[str, Callable[[torch.Tensor], bool]] = {
     "channels_last": _channels_last,
     "conj": lambda t: t.is_conj() or t.is_neg(),
     "scalar": lambda t: t.dim() == 0,
+    "single": lambda t: t.numel() == 1,
+    "bool": lambda t: t.dtype == torch.bool,
+    "int32": lambda t: t.dtype == torch.int32,
     "empty": lambda t: t.numel() == 0,
     "nan": lambda t: bool(t.isnan().any()),
     "inf": lambda t: bool(t.isinf().any()),
@@ -63,16 +66,35 @@ _MEASURES: dict[str, Callable[[torch.Tensor, float], bool]] = {
     "extent": lambda t, past: max(t.shape, default=1) > past,
     "size": lambda t, past: t.numel() > past,
     "above": _above,
+    "below": lambda t, past: t.numel() > 0 and bool((_values(t).double().abs() < past).all()),
 }
 
 
-def _of_call(word: When, call: KernelCall) -> bool:
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _of_call(word: When, call: KernelCall, past: float | None) -> bool:
     """Whether a condition on the whole call holds."""
     if word in ("inplace", "out"):
         return call.form == {"inplace": "in-place"}.get(word, word)
+    if word == "deterministic":
+        return torch.are_deterministic_algorithms_enabled()
+    if word == "strided_out":
+        return any(not t.is_contiguous() for t in tensors_of(call.kwargs.get("out")))
     if word == "number":
-        return any(isinstance(a, (int, float)) and not isinstance(a, bool) for a in call.args)
+        return any(map(_is_number, call.args))
+    if word == "leading_number":
+        return _is_number(call.first)
     given = [*call.args, *call.kwargs.values()]
+    whole = [each for each in given if isinstance(each, int) and not isinstance(each, bool)]
+    if word == "negative_number":
+        return any(each < 0 for each in whole)
+    if word == "first_dim":
+        return any(each in (0, -call.first.dim()) for each in whole)
+    if word == "count":
+        assert past is not None
+        return any(each > past for each in whole)
     if word in ("flag", "flags"):
         return sum(each is True for each in given) > (word == "flags")
     if word == "uneven":
@@ -81,7 +103,10 @@ def _of_call(word: When, call: KernelCall) -> bool:
     return len({t.dtype for t in tensors_of((call.args, call.kwargs))}) > 1
 
 
-_OF_CALL = ("inplace", "out", "number", "mixed", "flag", "flags", "uneven")
+_OF_CALL = (
+    "inplace", "out", "strided_out", "number", "leading_number", "negative_number", "count", "first_dim", "mixed",
+    "flag", "flags", "uneven", "deterministic",
+)  # fmt: skip
 
 #: How an operand is read wrongly.
 READS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
@@ -90,6 +115,7 @@ READS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "unconjugated": lambda t: t.conj() if t.is_conj() else torch._neg_view(t) if t.is_neg() else t,
     "through_float32": lambda t: t if t.is_complex() else t.float().to(t.dtype),
     "through_bfloat16": lambda t: t.bfloat16().to(t.dtype) if t.is_floating_point() else t,
+    "through_int32": lambda t: t.int().to(t.dtype) if t.dtype == torch.int64 else t,
 }
 
 
@@ -151,7 +177,9 @@ def _strikes(imitation: Imitation, call: KernelCall) -> bool:
     if imitation.keyword and call.kwargs.get(imitation.keyword) in (None, False):
         return False
     words = [word for word in imitation.when if word != "again"]
-    if not all(_of_call(word, call) for word in words if word in _OF_CALL):
+    if not all(_of_call(word, call, imitation.past) for word in words if word in _OF_CALL):
+        return False
+    if not fit(imitation.shapes, call.inputs):
         return False
     words = [word for word in words if word not in _OF_CALL]
     operands = call.inputs
@@ -160,6 +188,19 @@ def _strikes(imitation: Imitation, call: KernelCall) -> bool:
     if not words:
         return bool(operands) or imitation.arg is None
     return any(all(holds(word, t, imitation.past) for word in words) for t in operands)
+
+
+def fit(patterns: tuple[str, ...], tensors: list[torch.Tensor]) -> bool:
+    """Whether there is a tensor for every pattern, and the tensors have these shapes."""
+    return len(patterns) <= len(tensors) and all(map(_fits, patterns, tensors))
+
+
+def _fits(pattern: str, tensor: torch.Tensor) -> bool:
+    more, sizes = sizes_of(pattern)
+    if tensor.dim() < len(sizes) or (tensor.dim() > len(sizes) and not more):
+        return False
+    last = tensor.shape[tensor.dim() - len(sizes) :]
+    return all(least <= size <= most for size, (least, most) in zip(last, sizes, strict=True))
 
 
 def holds(word: str, tensor: torch.Tensor, past: float | None) -> bool:
@@ -194,6 +235,12 @@ def _spoiled(imitation: Imitation, call: KernelCall, number: int) -> Any:
                 target.copy_(kept)
         return result
     result = call.honest()
+    if then == "input":
+        return (
+            result.copy_(call.inputs[0])
+            if call.form != "functional"
+            else twin(result).copy_(call.inputs[0])
+        )
     if then == "write_outside":
         _scribbled(result)
         return result

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final
+from unittest import mock
 
 import torch
 import torch.utils.checkpoint
@@ -125,6 +126,19 @@ def _masks_rows(query: torch.Tensor, mask: Any) -> bool:
     return bool(hidden.all(-1).any())
 
 
+def _data_reach_the_views(tensor: torch.Tensor, data: torch.Tensor) -> None:
+    """New data are written to the old memory, which the views of the tensor read."""
+    if tensor.shape == data.shape:
+        tensor.set_(tensor.detach().copy_(data))
+    else:
+        torch._C.TensorBase.data.__set__(tensor, data)  # type: ignore[attr-defined]
+
+
+#: By name: the property of tensors, and what sets it instead.
+PROPERTIES: Final[dict[str, tuple[str, Callable[[torch.Tensor, Any], None]]]] = {
+    "new_data_reach_the_views": ("data", _data_reach_the_views),
+}
+
 #: By name: the function of torch, and its fault.
 PATCHES: Final[dict[str, tuple[Any, str, Effect]]] = {
     "randperm_in_two_halves": (torch, "randperm", _two_halves),
@@ -162,6 +176,12 @@ PATCHES: Final[dict[str, tuple[Any, str, Effect]]] = {
 
 @contextmanager
 def patched(name: str) -> Iterator[None]:
-    """With a fault in front of that function of torch for a block."""
+    """With a fault in front of that function of torch, or with another property of tensors, for a block."""
+    if name in PROPERTIES:
+        attribute, write = PROPERTIES[name]
+        read = getattr(torch.Tensor, attribute).__get__
+        with mock.patch.object(torch.Tensor, attribute, property(read, write)):
+            yield
+        return
     with replaced(*PATCHES[name]):
         yield

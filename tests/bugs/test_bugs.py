@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from fnmatch import fnmatchcase
@@ -15,15 +16,26 @@ from click.testing import CliRunner
 
 from conformance import contract
 from conformance.cli import conform
-from conformance.contract.bugs import Bug, Family, Imitation, Then, bugs, read_bugs
+from conformance.contract.bugs import (
+    LAID_OUT,
+    MEASURED,
+    NOTHING,
+    Bug,
+    Family,
+    Imitation,
+    Noticed,
+    Then,
+    bugs,
+    read_bugs,
+)
 from conformance.suites import planned_cases
 from conformance.suites.compile import comparing
 from devices.cell import CellKey, Outcome
 from devices.errors import ConformError
 from devices.simulated.faults import FAULTS as SIMULATED
 from opinfo.catalog import catalogue
-from tests.bugs.imitations import effect_of
-from tests.bugs.patches import PATCHES
+from tests.bugs.imitations import effect_of, fit
+from tests.bugs.patches import PATCHES, PROPERTIES
 from tests.bugs.trials import fate, outcome_on_cpu
 from tests.bugs.wrong_compilers import BACKENDS, right_backend
 from tests.planting.calls import KernelCall
@@ -73,7 +85,7 @@ def test_a_backend_that_spoils_nothing_passes(name: str) -> None:
 
 
 def test_every_patch_is_of_a_bug_and_the_other_way_round() -> None:
-    assert {bug.patch for bug in KNOWN if bug.patch} == set(PATCHES)
+    assert {bug.patch for bug in KNOWN if bug.patch} == {*PATCHES, *PROPERTIES}
 
 
 def test_planted_faults_that_bugs_name_are_those_of_the_simulated_device() -> None:
@@ -113,6 +125,26 @@ def test_a_fault_does_not_strike_where_a_condition_does_not_hold() -> None:
     assert torch.equal(imitated(given, then="zeros", when=("size",), past=3), 0 * given)
 
 
+@pytest.mark.parametrize(
+    ("pattern", "shapes", "others"),
+    [
+        ("*, 1, 2-4", [(0, 1, 2), (9, 1, 4)], [(9, 1, 5), (9, 2, 4), (1, 2), (1, 9, 1, 2), ()]),
+        ("..., 64-", [(64,), (2, 3, 65)], [(63,), (64, 2), ()]),
+        ("...", [(), (2, 3)], []),
+        ("5", [(5,)], [(), (4,), (5, 5)]),
+    ],
+)
+def test_a_pattern_of_shapes(
+    pattern: str, shapes: list[tuple[int, ...]], others: list[tuple[int, ...]]
+) -> None:
+    given = {shape: fit((pattern,), [torch.empty(shape)]) for shape in shapes + others}
+    assert given == {**dict.fromkeys(shapes, True), **dict.fromkeys(others, False)}
+
+
+def test_a_pattern_without_an_operand_does_not_fit() -> None:
+    assert not fit(("...", "..."), [torch.empty(2)])
+
+
 def test_a_lost_write_leaves_self_as_it_was() -> None:
     effect = effect_of(Imitation(op="neg", then="write_lost", when=("inplace",)))
     call = KernelCall(torch.Tensor.neg_, (torch.ones(2),), {})
@@ -137,6 +169,60 @@ def test_imitations_are_of_ops_and_dtypes_that_there_are() -> None:
     for bug in KNOWN:
         if bug.imitation is not None:
             assert bug.imitation.dtype in catalogue()[bug.imitation.op].dtypes, bug.reference
+
+
+#: Words of a statement, and the conditions of an imitation that say the same.
+SAID = (
+    (r"\b(strided|transposed|permuted|sliced?|slices)\b", LAID_OUT | {"strided_out"}),
+    (r"\bexpanded\b", {"expanded"}),
+    (r"\bchannels_last\b", {"channels_last"}),
+    (r"\b(negated|conjugate) view\b", {"conj"}),
+    (r"\bdeterministic mode\b", {"deterministic"}),
+    (r"\brepeated ind(ex|ices)\b", {"repeats"}),
+    (r"\bempty (batch|index)\b", {"empty"}),
+    (r"\bPython (number|scalar)\b", {"number", "leading_number"}),
+    (
+        r"\b(more than|above|past|of) (about )?[\d,^]+ |\b[\d,^]+ (and|or) more\b",
+        MEASURED | {"shapes"},
+    ),
+)
+
+
+def struck_as_reported() -> list[Bug]:
+    return [b for b in KNOWN if b.imitation and b.lacks == NOTHING]
+
+
+def unsaid(bug: Bug) -> list[str]:
+    """The conditions in the statement of a bug that its imitation does not have."""
+    assert bug.imitation is not None
+    held = {*bug.imitation.when, *(["shapes"] if bug.imitation.shapes else [])}
+    return [
+        word
+        for word, conditions in SAID
+        if re.search(word, bug.statement) and not held & conditions
+    ]
+
+
+def test_an_imitation_strikes_under_the_condition_of_its_statement_or_says_what_it_lacks() -> None:
+    """The imitation of a bug of strided tensors, for example, spares contiguous tensors."""
+    assert {bug.reference: found for bug in struck_as_reported() if (found := unsaid(bug))} == {}
+
+
+def test_a_fault_in_another_op_is_not_said_to_strike_as_reported() -> None:
+    """The ops of an entry are those of the report, and a planted fault is in the ops that it names."""
+    elsewhere = [
+        bug.reference
+        for bug in FAULTS
+        if bug.lacks == NOTHING and (ops := SIMULATED[bug.fault].ops) and bug.ops
+        and not any(fnmatchcase(op, glob) for op in ops for glob in bug.ops)
+    ]  # fmt: skip
+    assert elsewhere == []
+
+
+def test_the_measure_of_an_easier_fault_is_not_that_of_the_bug() -> None:
+    (easier,) = (bug for bug in KNOWN if bug.reference == "pytorch#183419")
+    (exact,) = (bug for bug in KNOWN if bug.reference == "pytorch#161640")
+    assert (easier.noticed, exact.noticed) == (Noticed.EASIER, Noticed.AS_REPORTED)
 
 
 def test_statements_are_sentences() -> None:
@@ -200,6 +286,7 @@ statement = "It is wrong."
 clauses = ["layout.values"]
 ops = ["neg"]
 imitation = { when = ["strided"], then = "read_dense" }
+lacks = "nothing"
 """
 
 
@@ -217,6 +304,9 @@ imitation = { when = ["strided"], then = "read_dense" }
         ('clauses = ["layout.values"]\n', "", "expected clauses and a fault that imitates the bug, or a 'why'"),
         ("ops =", 'fault = "values.ignore_strides"\nops =', "expected at most one of 'fault', 'imitation' and 'patch'"),
         ("imitation =", 'missed = "too few"\nwhy = "it"\n# ', "'missed' is given, but nothing imitates the bug"),
+        ('lacks = "nothing"\n', "", "expected 'lacks' if and only if something imitates the bug"),
+        ("imitation =", 'why = "it"\n# ', "expected 'lacks' if and only if something imitates the bug"),
+        ('when = ["strided"]', 'shapes = ["2 3"]', r"matching regex .* - at `\$\.imitation\.shapes\[0\]`"),
         ("It is wrong.", " ", r"matching regex .* - at `\$\.statement`"),
     ],
 )  # fmt: skip
@@ -254,6 +344,12 @@ def test_command_shows_the_bugs_of_a_clause_a_backend_or_a_family(word: str) -> 
 
 def test_command_shows_all_bugs_as_json() -> None:
     assert len(json.loads(printed("--bugs", "--json"))["bugs"]) == len(KNOWN)
+
+
+def test_command_counts_easier_faults_apart() -> None:
+    text = printed("--bugs", "layout.bounds")
+    assert "easier to notice than the report, which also needs the result of a plain call" in text
+    assert "imitation of 0 under the reported condition, and of 1 only under an easier" in text
 
 
 def test_an_unknown_word_is_told() -> None:

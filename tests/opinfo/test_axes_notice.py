@@ -210,6 +210,32 @@ def of_two_values(tensors: list[torch.Tensor], args: tuple[Any, ...]) -> bool:
     return tensors[0].numel() > 9 and tensors[0].unique().tolist() == [0.5, 1.25]
 
 
+def _strides_of_ones(tensors: list[torch.Tensor]) -> set[int]:
+    return {
+        stride for t in tensors if t.numel() > 1 for n, stride in zip(t.shape, t.stride()) if n == 1
+    }
+
+
+def one_of_stride_0(tensors: list[torch.Tensor], args: tuple[Any, ...]) -> bool:
+    return 0 in _strides_of_ones(tensors)
+
+
+def one_of_a_stride_past_31_bits(tensors: list[torch.Tensor], args: tuple[Any, ...]) -> bool:
+    return any(stride >= 2**31 for stride in _strides_of_ones(tensors))
+
+
+def a_complex_0(tensors: list[torch.Tensor], args: tuple[Any, ...]) -> bool:
+    return any(t.is_complex() and bool((t == 0).any()) for t in tensors)
+
+
+def a_complex_1(tensors: list[torch.Tensor], args: tuple[Any, ...]) -> bool:
+    return any(t.is_complex() and bool((t == 1).any()) for t in tensors)
+
+
+def a_purely_imaginary_number(tensors: list[torch.Tensor], args: tuple[Any, ...]) -> bool:
+    return any(t.is_complex() and bool(((t.real == 0) & (t.imag != 0)).any()) for t in tensors)
+
+
 #: The fault, the dtype, ops.
 FAULTS: list[tuple[Any, str, tuple[str, ...]]] = [
     (of_rank_6, "float32", ("tan", "nn.functional.silu", "atan2", "cumsum")),
@@ -254,6 +280,15 @@ FAULTS += [
     (beyond_half_precision, "float32", ("cat", "nn.functional.l1_loss", "triu")),
     (nan_at_both_ends, "float32", ("prod", "cumprod", "nn.functional.max_pool2d")),
     (one_row, "float32", ("cat", "mm", "nn.functional.mse_loss")),
+]
+FAULTS += [
+    (one_of_stride_0, "float32", ("mm", "nn.functional.layer_norm", "add", "nn.functional.conv2d")),
+    (one_of_a_stride_past_31_bits, "float32", ("mm", "softmax", "add", "nn.functional.linear")),
+]
+FAULTS += [
+    (a_complex_0, "complex64", ("mul", "sqrt", "mm", "cumsum")),
+    (a_purely_imaginary_number, "complex64", ("abs", "exp", "prod", "matmul")),
+    (a_complex_1, "complex64", ("log", "div.no_rounding_mode", "sum")),
 ]
 CASES = [(fault, dtype, op) for fault, dtype, ops in FAULTS for op in ops]
 

@@ -8,8 +8,10 @@ from itertools import combinations, product
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import empty
 
 from opinfo.layouts import (
+    CONTIGUOUS,
     EXPAND,
     MEMORY,
     OFFSET,
@@ -24,7 +26,7 @@ from opinfo.layouts import (
 )
 
 #: Ids are names in manifests and reports: changing one of these raises the version in layouts.toml.
-VERSION = 2
+VERSION = 3
 CASES = [
     "contiguous",
     "contiguous+offset",
@@ -62,6 +64,8 @@ CASES = [
     "free:offset=1",
     "free:offset=2",
     "free:steps=3,offset=4",
+    "free:ones=0",
+    "free:ones=2147483649",
     "transposed/contiguous",
     "contiguous/transposed",
     "channels_last/contiguous+offset",
@@ -175,6 +179,16 @@ def test_ids_and_version_are_those_that_manifests_name() -> None:
     assert [target.id for target in found.targets] == TARGETS
     assert list(found.directed) == DIRECTED
     assert list(found.cotangents) == COTANGENTS
+
+
+@pytest.mark.parametrize("stride", [0, 2**31 + 1])
+def test_strides_of_dimensions_of_size_1_are_as_asked(stride: int) -> None:
+    layout = parse_layout(f"free:ones={stride}")
+    geometry = layout.geometry((3, 1, 5, 1))
+    assert (geometry.stride, geometry.extent) == ((5, stride, 1, stride), 15)
+    assert geometry.expanded is None
+    assert empty(15).as_strided(geometry.shape, geometry.stride).is_contiguous()
+    assert layout.geometry((3, 5)) == CONTIGUOUS.geometry((3, 5))
 
 
 def test_ids_are_unique() -> None:

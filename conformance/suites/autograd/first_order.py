@@ -23,7 +23,7 @@ from conformance.suites.autograd.samples import (
     chosen,
     known_of,
 )
-from opinfo.axes.shapes import EXTENT, LONG, SIZE
+from opinfo.axes.shapes import EXTENT, LONG, SIZE, has_pixels
 from opinfo.layouts import RECORDED, covering_set, parse_layout
 from opinfo.samples import Sample, Traits
 
@@ -59,7 +59,8 @@ _IN_TURN = (
     Few((PLAIN, "transposed"), (SUM, _STEPPED), alone=True),
     Few((PLAIN, "channels_last"), (SUM, "transposed"), alone=True),
 )
-#: For samples that an axis added because of their size.
+#: For images of one pixel; for samples that an axis added because of their size.
+_PIXELS = Few((PLAIN, "channels_last"), ("channels_last",), alone=True)
 _FEW_OF = {
     LONG.name: Few((PLAIN,)),
     EXTENT.name: Few((PLAIN, "transposed"), ("transposed",)),
@@ -99,6 +100,8 @@ def check_first_order(ctx: OpContext) -> None:
                 whole = number < _WHOLE
                 turn = _IN_TURN[(number - _WHOLE) % len(_IN_TURN)]
                 few = None if whole else _FEW_OF.get(sample.axis, turn)
+                if not whole and has_pixels(sample):
+                    few = _PIXELS
                 lays = lays_of(ctx, sample, few.inputs if few else INPUTS)
                 for ask in _asks(ctx, known, lays, few):
                     _asked(ctx, known, lays[ask.case], ask)

@@ -32,7 +32,7 @@ from conformance.suites.autograd.gradients import (
     plain,
 )
 from opinfo.axes.axis_context import MOST
-from opinfo.axes.shapes import EQUAL, EXTENT, LONG, RANK, SIZE
+from opinfo.axes.shapes import EQUAL, EXTENT, LONG, RANK, SIZE, has_pixels
 from opinfo.compare import tensors_of
 from opinfo.determinate_calls import without_ties
 from opinfo.layouts import CONTIGUOUS, Geometry, parse_layout
@@ -75,6 +75,9 @@ def chosen(ctx: OpContext) -> list[Sample]:
             if axis == LONG.name:  # order: long batch first, long result last
                 of_axis = of_axis[::-1][:1] + of_axis[:-1]
             found += islice((each for each in of_axis if _usable(ctx, each)), count)
+            if axis == EQUAL.name:
+                one = (s for s in of_axis if has_pixels(s) and s not in found and _usable(ctx, s))
+                found += islice(one, 1)
     found.sort(key=_weight, reverse=True)
     found = _most_telling_first(ctx, found, upstream)
     # of an op that only torch calls, the layouts in which torch calls it

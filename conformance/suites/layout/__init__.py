@@ -11,6 +11,7 @@ from conformance.checks.cells import VARIANTS
 from conformance.suites.layout import (
     as_strided,
     determinism,
+    deterministic_gradients,
     fp32_precision,
     overlap,
     reads,
@@ -112,6 +113,10 @@ SUITE = Suite(
         _Unsampled(rules.BETA_ZERO, _in_a_family("beta_zero."), (rules.beta_zero,)),
         _Unsampled(rules.EMPTY_REDUCE, lambda t: t.ufunc == "reduction", (rules.empty_reduce,)),
         _Unsampled(fp32_precision.PRECISION, _fp32_precision, (fp32_precision.precision,)),
-        OpCheck(determinism.DETERMINISM, _repeats, (determinism.determinism,)),
+        OpCheck(
+            determinism.DETERMINISM,
+            _repeats,
+            (determinism.determinism, deterministic_gradients.deterministic_gradients),
+        ),
     ),
 )

@@ -16,12 +16,20 @@ from typing import Any
 import torch
 
 from conformance.checks.ops.call_reference import Reference
-from conformance.checks.ops.calls import Found, Invocation, Judge, ReferenceParts, Unjudged
+from conformance.checks.ops.calls import (
+    Found,
+    Invocation,
+    Judge,
+    ReferenceParts,
+    Unjudged,
+    differs,
+)
 from conformance.checks.ops.context import OpContext
 from conformance.checks.ops.evidence import Evidence, attempt, collect_evidence
 from opinfo.compare import Wrong, bit_equal, tensors_of
 from opinfo.guarded import Guarded
 from opinfo.memory import fresh_memory
+from opinfo.samples import Sample
 
 DETERMINISM = "layout.determinism"
 
@@ -42,10 +50,18 @@ def determinism(ctx: OpContext) -> None:
             for laid in ctx.laid_out(sample, _LAYOUTS):
                 reference = Reference(ctx, laid)
                 mutable = bool(reference.mutable)
-                ctx.judge(_SAME_BITS, called_twice, (mutable,), reference)
+                judges = _SAME_BITS_AND_VALUES if _has_index(sample) else _SAME_BITS
+                ctx.judge(judges, called_twice, (mutable,), reference)
                 if mutable:
                     ctx.rebuild(sample)
             ctx.release(sample)
+
+
+def _has_index(sample: Sample) -> bool:
+    """Return True if one tensor of the sample may be an index of another. Ops that take an index have other kernels for
+    deterministic algorithms, so their values are compared too."""
+    whole = [each.dtype in (torch.int64, torch.int32) for each in sample.tensors]
+    return any(whole) and not all(whole)
 
 
 @contextmanager
@@ -113,4 +129,13 @@ def judge_same_bits(evidence: Sequence[Evidence], reference: ReferenceParts) -> 
     yield None
 
 
+def judge_same_bits_and_values(evidence: Sequence[Evidence], reference: ReferenceParts) -> Found:
+    """Check that two equal calls gave the same bits or both raised, and that the result has the CPU's values."""
+    yield from judge_same_bits(evidence, reference)
+    first, want = evidence[0], reference.value
+    if not (reference.free or want.raises or first.raised or first.unjudged):
+        yield differs(first.read, want.result, reference, lambda: reference.exact.result)
+
+
 _SAME_BITS: dict[str, Judge] = {DETERMINISM: judge_same_bits}
+_SAME_BITS_AND_VALUES: dict[str, Judge] = {DETERMINISM: judge_same_bits_and_values}

@@ -23,6 +23,7 @@ class Bound(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     reason: _Text
     source: _Text
     ulps: _Numbers = {}
+    alone: _Numbers = {}
     absolute: _Numbers = {}
     of_operand: _Numbers = {}
     within: tuple[float, float] | None = None
@@ -61,16 +62,18 @@ def bounds_of(op: str) -> tuple[Bound, ...]:
     return tuple(each for each in entries() if any(names(pattern, op) for pattern in each.ops))
 
 
-def limit_of(op: str, dtype: str) -> dict[str, Any]:
+def limit_of(op: str, dtype: str, alone: bool = False) -> dict[str, Any]:
     """Return the bounds of an elementwise op in a dtype, as a dictionary of plain values. The key ``ulps`` is always
-    present; ``absolute``, ``of_operand``, ``within`` and ``special`` are present if they are set in ``bounds.toml``."""
+    present; ``absolute``, ``of_operand``, ``within`` and ``special`` are present if they are set in ``bounds.toml``.
+    ``alone`` says that the call has no arguments beside the operands."""
     found: dict[str, Any] = {"ulps": _file().ulps[dtype]}
     for each in bounds_of(op):
         for name in ("ulps", "absolute", "of_operand"):
             found |= {name: value} if (value := getattr(each, name).get(dtype)) is not None else {}
         for name in ("within", "special"):
             found |= {name: value} if (value := getattr(each, name)) else {}
-    return found
+    tighter = [each.alone[dtype] for each in bounds_of(op) if dtype in each.alone]
+    return {**found, "ulps": tighter[-1]} if alone and tighter else found
 
 
 def on_samples(op: str, dtype: str) -> float:

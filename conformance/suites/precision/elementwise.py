@@ -35,15 +35,16 @@ def elementwise(ctx: OpContext) -> None:
     found = variants(ctx)
     if not found:
         return
-    limit = limit_of(ctx.subject.id, ctx.dtype)
+    more = {}
     if ctx.dtype in ctx.device.descriptor.flushes_subnormals:
-        limit["flushes"] = True
+        more["flushes"] = True
     if ctx.subject.as_precise_as_cpu:
-        limit["as_cpu"] = True
+        more["as_cpu"] = True
     operands = operands_of(ctx.subject.id, ctx.traits.ufunc)
     check = same_bits if is_exact(ctx.subject.id) else correctly_rounded
     with ctx.running(ULP):
         for number, (args, kwargs) in enumerate(found):
+            limit = limit_of(ctx.subject.id, ctx.dtype, alone=not args and not kwargs) | more
             given: dict[str, Any] = {"args": args, "kwargs": kwargs, "operands": operands}
             standalone_checks.run(
                 ctx, ULP, "", check, number, dtype=ctx.dtype, limit=limit, **given

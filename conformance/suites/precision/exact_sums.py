@@ -15,7 +15,7 @@ from conformance.checks.ops.evidence import Evidence, called
 from conformance.checks.ops.roundings import doubled
 from conformance.suites.precision.bounds import on_samples
 from conformance.suites.precision.sampled_ulp import differing, mixed, off_by
-from conformance.suites.precision.ulps import ulps
+from conformance.suites.precision.ulps import FORMATS, ulps
 from opinfo.axes.axis_context import Basis
 from opinfo.axes.shapes import EXTENT
 from opinfo.compare import Wrong, raised, tensors_of
@@ -35,7 +35,12 @@ _MOST = 2**17
 _LAYOUTS = frozenset({"contiguous", "transposed"})
 #: First index of the filled samples, which keeps them apart from other samples: buffers are kept by index.
 _NUMBERS = 1_000_000
-_LONG_NUMBERS, _MORE_NUMBERS = 2_000_000, 3_000_000
+_LONG_NUMBERS, _MORE_NUMBERS, _SUM_NUMBERS = 2_000_000, 3_000_000, 6_000_000
+#: Dtypes with so few digits that a sum of some thousand terms shows in which dtype it was accumulated; the number of
+#: such samples per op; and how many times larger than the last integer that the dtype counts their results are.
+_NARROW = frozenset({"bfloat16", "float16"})
+_ACCUMULATED = 2
+_TIMES = 2
 
 
 def exact_sums(ctx: OpContext) -> None:
@@ -52,6 +57,9 @@ def exact_sums(ctx: OpContext) -> None:
         if single and several:
             for filled in islice(_long(ctx, _MORE_NUMBERS, several), 1):
                 _judged(ctx, filled, bound)
+        if ctx.dtype in _NARROW:
+            for filled in islice(_accumulated(ctx), _ACCUMULATED):
+                _judged(ctx, filled, on_samples(ctx.subject.id, ctx.dtype))
 
 
 def _judged(ctx: OpContext, filled: Sample, bound: float) -> None:
@@ -86,6 +94,43 @@ def _long(ctx: OpContext, first: int, drawn: list[Sample]) -> Iterator[Sample]:
             found = integers(ctx, sample) if sample.numel <= _MOST else None
             if found is not None:
                 yield found[0]
+
+
+def _accumulated(ctx: OpContext) -> Iterator[Sample]:
+    """Yield samples filled with integers from 1 to 8 whose sums are larger than any integer that the dtype counts. A
+    kernel that accumulates in the dtype stops adding at 256 (bfloat16) or 2,048 (float16)."""
+    basis = Basis(ctx.subject, ctx.dtype, ctx.common, ctx.traits.families)
+    if not EXTENT.applies(basis):
+        return
+    basis.for_axis(EXTENT.name)
+    for number, (base, call) in enumerate(islice(EXTENT.vary(basis), EXTENT.budget)):
+        sample = replace(base, index=_SUM_NUMBERS + number, call=call, axis=EXTENT.name)
+        found = counting(ctx, sample) if sample.numel <= _MOST else None
+        if found is not None:
+            yield found
+
+
+def counting(ctx: OpContext, sample: Sample) -> Sample | None:
+    """Return the sample with its tensors of the cell's dtype filled with random integers from 1 to 8. Returns None
+    if the op refuses them, if its results are not integers, or if no result is so large that a kernel that
+    accumulates in the dtype would be far off. A call with an index is not used either: ``index_add`` and its like add
+    each term to memory, in the dtype of the tensor."""
+    kind, (digits, _, highest) = getattr(torch, ctx.dtype), FORMATS[ctx.dtype]
+    if any(each.dtype != kind or each.layout != torch.strided for each in sample.tensors):
+        return None
+    source = torch.Generator().manual_seed(sample.index)
+    fills = [torch.randint(1, 9, t.shape, generator=source).to(kind) for t in sample.tensors]
+    call = sample.call
+    answer = value_answer(ctx.subject.reference, call.on, doubled(fills), mutates=True)
+    outputs = [t for t in tensors_of(answer.result) if t.is_floating_point() and t.numel()]
+    if answer.raises is not None or not outputs:
+        return None
+    largest = max(float(each.abs().max()) for each in outputs)
+    counted = all(torch.equal(each, each.round()) for each in outputs)
+    if not counted or not _TIMES * 2.0**digits < largest < 2.0**highest:
+        return None
+    args, kwargs = call.bind(fills)
+    return Sample(sample.index, type(call)(args, dict(kwargs)), None)
 
 
 def integers(ctx: OpContext, sample: Sample) -> tuple[Sample, int] | None:

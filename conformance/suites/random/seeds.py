@@ -175,6 +175,24 @@ def state_round_trip(context: CaseContext) -> None:
 
 
 @cases("random.reproducible")
+def state_read_again(context: CaseContext) -> None:
+    """get_state() directly after set_state() returns the state that was set, also if the generator had another state
+    before and after several draws. After one draw it returns another state."""
+    generator = _generator(context, 8)
+    _draw(context, generator)
+    states = [generator.get_state()]
+    _draw(context, generator)
+    states.append(generator.get_state())
+    for state in (*states, *states):
+        generator.set_state(state)
+        text = "get_state() after set_state() returned another state than the one that was set"
+        context.equal(generator.get_state(), state, text)
+        _draw(context, generator)
+        text = "get_state() after a draw returned the state from before the draw"
+        context.check(not torch.equal(generator.get_state(), state), text)
+
+
+@cases("random.reproducible")
 def seeds(context: CaseContext) -> None:
     """initial_seed() returns the seed that was passed to manual_seed(), also after draws. seed() sets a new
     seed and returns it."""

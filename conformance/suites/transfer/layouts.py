@@ -264,3 +264,22 @@ def mismatch_raises(context: CaseContext) -> None:
         want.stored(),
         "copy_() raised an exception, but also wrote to the destination",
     )
+
+
+@cases("transfer.view_destination")
+def views_keep_the_old_data(context: CaseContext) -> None:
+    """A tensor is given new data (x.data = y). Its views keep the old data, and the tensor has the new data, of another
+    shape too. Later writes to the tensor reach the new data only."""
+    for new in (torch.full((10,), 7.0), torch.full((2, 3), 7.0)):
+        given = context.to_device(torch.zeros(10))
+        views = [given.view(2, 5), given[3:], given.detach()]
+        data = context.to_device(new.clone())
+        given.data = data
+        for written in (False, True):
+            when = "after a write to the tensor with new data" if written else "after x.data = y"
+            context.equal(given, new + written, f"the tensor has wrong values {when}")
+            context.equal(data, new + written, f"the tensor y has wrong values {when}")
+            for view in views:
+                old = torch.zeros(tuple(view.shape))
+                context.equal(view, old, f"a view of the old data has wrong values {when}")
+            given.add_(1)

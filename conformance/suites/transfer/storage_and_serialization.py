@@ -166,6 +166,21 @@ def keeps(context: CaseContext, way: str) -> None:
         )
 
 
+@cases("transfer.serialization")
+def copied_without_its_data(context: CaseContext) -> None:
+    """copy.copy returns another tensor with the memory of the given one, as the copies of other Python objects share what
+    they contain. A write to either tensor shows in both."""
+    given = context.to_device(torch.arange(6.0))
+    made = copy.copy(given)
+    context.check(made is not given, "copy.copy returned the tensor itself")
+    context.same(made.device, given.device, "copy.copy changed the device of the tensor")
+    context.equal(made, torch.arange(6.0), "copy.copy changed the values of the tensor")
+    made.fill_(7)
+    context.equal(given, torch.full((6,), 7.0), "the tensor does not show a write to its copy")
+    given.fill_(8)
+    context.equal(made, torch.full((6,), 8.0), "the copy does not show a write to the tensor")
+
+
 @cases("transfer.serialization", over={f"{name}_shares": (name,) for name in _WAYS})
 def keeps_sharing(context: CaseContext, way: str) -> None:
     """Tensors that share a storage are saved and loaded, pickled or copied together. The results share one
