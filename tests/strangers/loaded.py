@@ -1,11 +1,12 @@
 """The same verdicts on a crowded machine: runs while other processes spin are compared with a run on the quiet machine.
 
 ``python -m tests.strangers.loaded [NAME…] [--ops GLOB,…] [--clauses GLOB,…] [--spinners 20] [--times 3] [-n 2]
-[--beside 1]`` takes the simulated device (``simulated-device``) and strangers (device strings, or ``all`` of them;
-``sleepy`` and the C++ one, ``simulated``, by default). Of each it runs the ops, and then the cases of the clauses, once
-in peace and so many times while the spinners run: one device at a time, or so many beside one another. The exit status
-is 1 if a cell ended otherwise. A stranger is described by ``conform init`` first. Not a test: it takes minutes, and
-makes the machine slow for everybody else.
+[--beside 1]`` takes devices that come with the suite (``simulated-device``, ``cpu-device``) and strangers (device
+strings, or ``all`` of them; ``simulated-device``, ``sleepy`` and the C++ one, ``simulated``, by default). Of each it runs
+the ops, then the cells of the clauses, or everything if neither is given: once in peace, and so many times while the
+spinners run (``--spinners 0``: none), one device at a time, or so many beside one another. The exit status is 1 if a
+cell ended otherwise. A stranger is described by ``conform init`` first. Not a test: it takes minutes, and makes the
+machine slow for everybody else.
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ from tests.strangers.bench import STRANGERS, FirstDay
 #: Spins until it is killed, or the process that started it has ended.
 _SPINS = "import ctypes, signal; ctypes.CDLL(None).prctl(1, signal.SIGKILL)\nwhile True: pass"
 
-#: What names the simulated device here: ``simulated`` is the stranger that is built on its driver.
-SIMULATED = "simulated-device"
+#: What the names of devices that come with the suite end in here: ``simulated`` is the stranger that is built on its driver.
+_OWN = "-device"
 
 #: Runs with these options into this folder.
 Run = Callable[[tuple[str, ...], Path], Ran]
@@ -62,9 +63,9 @@ def differences(
     ]
 
 
-def _simulated(cache: Path, folder: Path, workers: str) -> Run:
+def _own(name: str, cache: Path, folder: Path, workers: str) -> Run:
     def run(options: tuple[str, ...], results: Path) -> Ran:
-        given = ("run", "-q", "--tb=no", workers, "--device=simulated", f"--results={results}")
+        given = ("run", "-q", "--tb=no", workers, f"--device={name}", f"--results={results}")
         return run_conform(*given, *options, cache=cache, cwd=folder)
 
     return run
@@ -84,9 +85,11 @@ def _stranger(name: str, cache: Path, folder: Path, ops: str, workers: str) -> R
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("names", nargs="*", default=[SIMULATED, "sleepy", "simulated"])
-    parser.add_argument("--ops", default="", help="only these ops; all by default")
-    parser.add_argument("--clauses", default="", help="then the cases of these clauses")
+    parser.add_argument("names", nargs="*", default=["simulated-device", "sleepy", "simulated"])
+    parser.add_argument(
+        "--ops", default="", help="these ops; everything, without --ops and --clauses"
+    )
+    parser.add_argument("--clauses", default="", help="then the cells of these clauses")
     parser.add_argument("--spinners", type=int, default=20)
     parser.add_argument("--times", type=int, default=3)
     parser.add_argument("-n", type=int, default=2, dest="workers", help="workers of each run")
@@ -97,8 +100,8 @@ def main() -> int:
     top = asked.keep or Path(tempfile.mkdtemp(prefix="loaded-"))
     cache = asked.cache or top / "cache"
     names = [each.device for each in STRANGERS] if asked.names == ["all"] else asked.names
-    selections = [(f"--ops={asked.ops}",) if asked.ops else ()]
-    selections += [(f"--clauses={asked.clauses}",)] if asked.clauses else []
+    globs = {"ops": asked.ops, "clauses": asked.clauses}
+    selections = [(f"--{option}={given}",) for option, given in globs.items() if given] or [()]
     runs = [
         (_runner(name, cache, top / name, asked), options, top / name / f"{number}")
         for name in names
@@ -124,8 +127,8 @@ def main() -> int:
 def _runner(name: str, cache: Path, folder: Path, asked: argparse.Namespace) -> Run:
     folder.mkdir(parents=True, exist_ok=True)
     workers = f"-n{asked.workers}"
-    if name == SIMULATED:
-        return _simulated(cache, folder, workers)
+    if name.endswith(_OWN):
+        return _own(name.removesuffix(_OWN), cache, folder, workers)
     return _stranger(name, cache, folder, asked.ops, workers)
 
 
