@@ -40,7 +40,7 @@ LAZY: Final = ("conj", "neg")
 _FACTORS: Final = ("channels_last", "strides", "expand", "offset", *LAZY)
 #: The factors of the parts of a free layout's id.
 _FREE: Final = {
-    **dict.fromkeys(("order", "steps", "pads"), "strides"),
+    **dict.fromkeys(("order", "steps", "pads", "ones"), "strides"),
     **{"expand": "expand", "offset": "offset"},
 }
 

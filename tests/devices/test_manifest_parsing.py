@@ -227,7 +227,7 @@ REFUSED = {
     "when empty": (block_with(when="{}"), "'when' is empty: name at least one fact, or leave"),
     "unknown fact": (
         block_with(when='{ tocrh = ">=2.12" }'),
-        "when: unknown fact 'tocrh'; did you mean 'torch'? (known: 'arch', 'device_name',",
+        "when: unknown fact 'tocrh'; did you mean 'torch'? (known: 'arch', ",
     ),
     "bad specifier": (
         block_with(when='{ torch = "2.12 or so" }'),

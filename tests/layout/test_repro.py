@@ -41,6 +41,7 @@ from opinfo.reference import OutputSpec, StrideReference, ValueAnswer, value_ans
 from opinfo.samples import choose, draw, probe
 from tests.conftest import WholeRun
 from tests.faulty import run_faulty
+from tests.layout.test_deterministic import varying_where_an_index_repeats
 from tests.planting.calls import Effect, KernelCall
 from tests.plugin.running import ForkServer, Ran, cells_of
 from tests.trials import one_thread
@@ -297,6 +298,8 @@ FAULTS: list[tuple[str, Effect, tuple[str, ...]]] = [
     ("as_strided", off_by_one, ("report_check",)),
     ("sqrt", refuses, ("judge_values", "judge_kept", "judge_unfit", "judge_in_place")),
     ("dot", ignores_conj_bits, ("judge_turned_values",)),
+    ("index_select", never_the_same(), ("judge_same_bits_and_values",)),
+    ("gather", varying_where_an_index_repeats(), ("judge_same_gradients",)),
 ]
 #: The dtype of the others is float32.
 DTYPES = {"dot": "complex64"}

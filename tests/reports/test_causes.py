@@ -7,7 +7,7 @@ import random
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from itertools import chain
 from pathlib import Path
 from xml.etree import ElementTree
@@ -18,6 +18,7 @@ import pytest
 from conformance.contract import load
 from devices.cell import CellKey, Outcome, Seen, Use, Verdict
 from devices.failure import Failure, Kind
+from opinfo.layouts import FreeLayout
 from reports.advice import sentence, todo
 from reports.causes import ADVICE, Cause, causes, place_of
 from reports.failures import causes_in, document, markdown_of, write_failures
@@ -462,6 +463,27 @@ def test_free_layouts_have_the_factors_of_their_parts() -> None:
     assert place_of(["free:steps=3,offset=4"]) == "strides+offset"
     assert place_of(["free:order=1.2.0", "free:expand=1"]) in ("strides", "expand")
     assert place_of(["out=free:steps=3,offset=2", "out=transposed"]) == "out=strides"
+
+
+@pytest.mark.parametrize(
+    "layout",
+    [
+        FreeLayout(order=(1, 0)),
+        FreeLayout(steps=(2,)),
+        FreeLayout(expand=0),
+        FreeLayout(offset=1),
+        FreeLayout(pads=(1,)),
+        FreeLayout(ones=0),
+    ],
+    ids=lambda layout: layout.id,
+)
+def test_each_part_of_a_free_layout_is_a_factor(layout: FreeLayout) -> None:
+    assert place_of([layout.id]) in ("strides", "expand", "offset")
+
+
+def test_free_layouts_have_no_other_parts() -> None:
+    parts = {each.name for each in fields(FreeLayout)}
+    assert parts == {"order", "steps", "expand", "offset", "pads", "ones"}
 
 
 def test_regressions_come_first_then_the_largest_cause() -> None:
