@@ -25,11 +25,10 @@ _ENOUGH = 4
 #: Cells of a clause where some stand for all.
 _SOME = 2
 #: Clauses that are left out where some cells stand for all: each of their cells compiles for seconds, and so do the trials of
-#: their faults. ``compile.programs`` stands for them, with one cell.
+#: their faults.
 COMPILED = frozenset(
-    {"compile.autograd", "compile.export", "compile.nested", "compile.stride_tags"}
+    f"compile.{name}" for name in ("autograd", "export", "nested", "programs", "stride_tags")
 )
-_SOME_OF = {"compile.programs": 1}
 
 
 def clauses_of_cases() -> frozenset[str]:
@@ -56,7 +55,7 @@ def some_cells() -> list[CellKey]:
         cases = [case for case in _cases() if case.clause == clause]
         quick = [case for case in cases if not case.slow] or cases[:1]
         first = sorted(quick, key=lambda case: case.name != "drawn")
-        some += map(_cell, first[: _SOME_OF.get(clause, _SOME)])
+        some += map(_cell, first[:_SOME])
     return some
 
 

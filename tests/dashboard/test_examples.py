@@ -50,6 +50,7 @@ def test_the_page_of_a_cell_shows_its_cause(browser: Any, tmp_path: Path) -> Non
         page.wait_for_selector("text=t[float32]")
 
 
+@pytest.mark.slow
 def test_the_page_of_causes_leads_to_an_example(browser: Any, tmp_path: Path) -> None:
     told = [fleet.failing(fleet.cell("layout.values", op)) for op in ("mul", "t")]
     run = fleet.write(tmp_path / "run", "alpha", fleet.ALPHA, *told)

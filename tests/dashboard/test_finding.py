@@ -138,6 +138,7 @@ def test_a_cause_that_is_gone_says_so(browser: Any, friendly: Path) -> None:
         assert "may be fixed" in page.inner_text("[role=alert]")
 
 
+@pytest.mark.slow
 def test_a_public_bug_has_a_page_with_blocks_and_cells(browser: Any, friendly: Path) -> None:
     with opened(browser, friendly, "bugs.html") as page:
         rows = page.locator("li[data-bug]")
@@ -183,6 +184,7 @@ def test_an_issue_has_a_short_name(url: str, name: str) -> None:
     assert name_of_issue(url) == name
 
 
+@pytest.mark.slow
 def test_a_filter_opens_the_groups_of_what_it_leaves(browser: Any, friendly: Path) -> None:
     with opened(browser, friendly, "ops.html") as page:
         assert page.locator("tr[data-row]:visible").count() == 0

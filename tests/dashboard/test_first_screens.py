@@ -153,6 +153,7 @@ def test_each_row_of_a_query_for_regressions_shows_one(
         assert rows_in_view(page) == {RED_CASE.unit: {"fail"}}
 
 
+@pytest.mark.slow
 def test_a_query_that_only_cases_match_opens_the_cases(browser: Any, large: Path) -> None:
     with opened(browser, large, f"grid.html#q=status:regression clause:{RED_CASE.clause}") as page:
         assert page.get_attribute("button[data-view=cases]", "aria-pressed") == "true"
@@ -165,6 +166,7 @@ def test_a_view_without_a_match_says_so(browser: Any, large: Path) -> None:
         assert "No cell of a case matches." in page.inner_text(".panel")
 
 
+@pytest.mark.slow
 def test_operators_and_cases_are_never_in_one_grid(browser: Any, large: Path) -> None:
     with visiting(browser, large) as (page, visit):
         for show, clauses, corner in (
@@ -292,6 +294,7 @@ def test_a_run_without_regressions_says_so(browser: Any, tmp_path: Path) -> None
         assert page.locator(".device.red, .device.amber").count() == 0
 
 
+@pytest.mark.slow
 def test_causes_that_do_not_gate_come_last_and_are_counted_apart(
     browser: Any, tmp_path: Path
 ) -> None:

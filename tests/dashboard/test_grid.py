@@ -68,6 +68,7 @@ MISTAKES = [
 ]
 
 
+@pytest.mark.slow
 def test_a_mistake_is_told_with_its_place(browser: Any, site: Path) -> None:
     with opened(browser, site, "explore.html#q=") as page:
         for query, said, at in MISTAKES:
@@ -201,6 +202,7 @@ def test_squares_are_drawn_in_the_colour_of_their_kind(
         assert page.evaluate(DRAWN, [0, 0, 34]) == COLOURS["crash"][0]
 
 
+@pytest.mark.slow
 def test_a_square_shows_the_most_urgent_of_its_cells(browser: Any, site: Path) -> None:
     with opened(browser, site, f"{GRID}&by=dtype") as page:
         labels = walk(page, rows=8, columns=4)
@@ -238,6 +240,7 @@ def test_families_are_rows_that_open(browser: Any, tmp_path: Path) -> None:
         wait_until(page, "document.querySelectorAll('.vrow').length == 5")
 
 
+@pytest.mark.slow
 def test_what_is_not_declared_is_shown_as_such(browser: Any, site: Path) -> None:
     with opened(browser, site, "grid.html#device=beta-quick") as page:
         heads = [each.get_attribute("title") for each in page.locator(".vcol").all()]
@@ -266,6 +269,7 @@ def test_the_grid_by_keyboard_alone(browser: Any, site: Path) -> None:
         assert "add[float32]" in page.inner_text("h1")
 
 
+@pytest.mark.slow
 def test_rows_are_made_for_what_is_in_view_alone(browser: Any, tmp_path: Path) -> None:
     ops = [f"op{number:03d}" for number in range(700)]
     run = fleet.write(tmp_path / "run", "wide", fleet.grid(("layout.values",), ops, fleet.DTYPES))
@@ -283,6 +287,7 @@ def test_rows_are_made_for_what_is_in_view_alone(browser: Any, tmp_path: Path) -
         page.wait_for_selector("text=op351")
 
 
+@pytest.mark.slow
 def test_the_cells_found_can_be_saved(browser: Any, site: Path, tmp_path: Path) -> None:
     with opened(browser, site, "explore.html#q=alpha:crash") as page:
         with page.expect_download() as started:
@@ -295,6 +300,7 @@ def test_the_cells_found_can_be_saved(browser: Any, site: Path, tmp_path: Path) 
     )
 
 
+@pytest.mark.slow
 def test_a_missing_file_is_told_in_the_page(browser: Any, runs: list[Path], tmp_path: Path) -> None:
     build([runs[0]], tmp_path / "site", Options(now=NOW, jobs=1))
     for path in (tmp_path / "site" / "data" / "axes").iterdir():
@@ -306,6 +312,7 @@ def test_a_missing_file_is_told_in_the_page(browser: Any, runs: list[Path], tmp_
     page.close()
 
 
+@pytest.mark.slow
 def test_counts_helper_reads_numbers(browser: Any, site: Path) -> None:
     with opened(browser, site, "manifest.html") as page:
         section = "section[data-device='alpha-quick'] dd[data-count='blocks']"

@@ -64,6 +64,7 @@ def test_no_page_is_wider_than_a_narrow_screen(browser: Any, site: Path) -> None
             assert (address, wide) == (address, 360)
 
 
+@pytest.mark.slow
 def test_dark_and_light_follow_the_system_and_the_button(browser: Any, site: Path) -> None:
     def background(page: Any) -> str:
         return str(page.evaluate("getComputedStyle(document.body).backgroundColor"))
@@ -79,6 +80,7 @@ def test_dark_and_light_follow_the_system_and_the_button(browser: Any, site: Pat
         assert background(page) == light, "the choice is remembered"
 
 
+@pytest.mark.slow
 def test_every_status_has_a_shape_of_its_own(browser: Any, site: Path) -> None:
     with opened(browser, site, "methodology.html") as page:
         shapes = page.evaluate(
@@ -145,6 +147,7 @@ def test_the_picture_shows_elements_order_gaps_and_guard(browser: Any, site: Pat
         assert texts == ["0", "1", "2", "3"]
 
 
+@pytest.mark.slow
 def test_the_repro_is_copied(browser: Any, site: Path) -> None:
     allowed = {"permissions": ["clipboard-read", "clipboard-write"]}
     with opened(browser, site, LU, **allowed) as page:
@@ -159,6 +162,7 @@ def test_the_repro_is_copied(browser: Any, site: Path) -> None:
         assert page.evaluate("navigator.clipboard.readText()") == fleet.REPRO
 
 
+@pytest.mark.slow
 def test_an_older_run_of_a_cell_is_one_step_away(browser: Any, site: Path) -> None:
     address = "cell.html#device=alpha-quick&clause=layout.values&op=add&dtype=float32"
     with opened(browser, site, address) as page:
@@ -169,6 +173,7 @@ def test_an_older_run_of_a_cell_is_one_step_away(browser: Any, site: Path) -> No
         page.wait_for_selector("[data-status='fail']")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("cell", "view"), [(fleet.COMPILED, "ops"), (fleet.RANKS, "cases")], ids=lambda each: str(each)
 )
@@ -193,6 +198,7 @@ def test_a_cell_that_does_not_exist_is_told_clearly(browser: Any, site: Path) ->
         )
 
 
+@pytest.mark.slow
 def test_compare_puts_the_environment_first(browser: Any, site: Path, runs: list[Path]) -> None:
     with opened(browser, site, "compare.html") as page:
         heads = page.locator("main h2").all_inner_texts()
@@ -231,6 +237,7 @@ def test_compare_counts_as_the_junit_files_do(browser: Any, site: Path, runs: li
         assert {name: counts(page, f"dd[data-change='{name}']")[0] for name in wanted} == wanted
 
 
+@pytest.mark.slow
 def test_trends_lead_to_comparisons(browser: Any, site: Path) -> None:
     with opened(browser, site, "trends.html") as page:
         page.locator("section[data-device='alpha-quick'] svg a").last.click()

@@ -69,7 +69,7 @@ class Odd:
                 "--ops",
                 "neg,exp",
                 "--clauses",
-                "layout.*",
+                "layout.values,layout.inplace,layout.as_strided",
             ),
             *(f"--results={self.folder / name}", *arguments),
             ODD="1" if faulty else "",

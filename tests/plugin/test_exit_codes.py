@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.plugin.running import ForkServer, run_pytest
+from tests.plugin.running import ForkServer
 
 DATA = Path(__file__).with_name("data").relative_to(Path(__file__).resolve().parents[2])
 CPU = ("--device", "cpu", "--ops", "neg")
@@ -83,10 +83,8 @@ def test_an_unknown_planted_fault_exits_4_and_names_the_nearest(
     assert "Traceback" not in ran.text and len(ran.text.splitlines()) < 5
 
 
-def test_a_dead_device_exits_3_and_is_one_error(cache: Path, tmp_path: Path) -> None:
-    ran = run_pytest(
-        f"--descriptor={DATA / 'dead.py'}", f"--results={tmp_path / 'run'}", cache=cache
-    )
+def test_a_dead_device_exits_3_and_is_one_error(fork: ForkServer, tmp_path: Path) -> None:
+    ran = fork.pytest(f"--descriptor={DATA / 'dead.py'}", f"--results={tmp_path / 'run'}")
     assert ran.code == 3 and "Traceback" not in ran.text
     assert ran.text.count("driver not responding (code 999)") == 1
     assert "device 'dead' failed to run a tiny op: RuntimeError: " in ran.text
