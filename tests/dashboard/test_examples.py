@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from devices.cell import Verdict
 from devices.failure import Failure, Geometry, Kind
 from reports.dashboard.build import Options, build
