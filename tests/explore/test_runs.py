@@ -44,7 +44,7 @@ DESCRIPTOR = replace(WRAPPED, name="odd")
 """
 NEG = CellKey("layout.values", "neg", "float32")
 #: How long random search may take, one after the other: how far it comes depends on the machine.
-SECONDS = (3, 12, 48, 192)
+SECONDS = (1, 4, 16, 64, 256)
 
 
 @dataclass(frozen=True)
