@@ -81,6 +81,7 @@ _BACKWARD = frozenset({"autocast", "autograd", "locate", "nn", "optim"})
 
 #: Files that take longest. They come first: one that is begun when the others are done keeps one core alone.
 _LONGEST = (
+    "test_types.py",
     *("behaviour/test_faults.py", "strangers/test_first_day.py", "layout/test_whole_run.py"),
     *("isolation/test_runs.py", "autograd/test_gradients.py", "dashboard/test_pages.py"),
     *("frame/test_children.py", "frame/test_pools.py", "vendor/test_installed.py"),

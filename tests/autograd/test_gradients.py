@@ -42,6 +42,7 @@ from tests.sampling import first_of_each
 CPU = torch.device("cpu")
 
 
+@pytest.mark.slow
 def test_the_gradients_of_a_long_batch_and_of_a_long_result_are_asked_for() -> None:
     """But not where a window of the pooling holds padding alone: there torch writes past the end of the gradient."""
     linear, conv, pooled = (

@@ -96,7 +96,11 @@ def exit_status(script: str, folder: Path, **more: str) -> tuple[int, str]:
 @pytest.mark.parametrize(
     ("fault", "cell"),
     [
-        ("allocator.forget_free", CellKey("allocator.accounting", "a_page", "")),
+        pytest.param(
+            "allocator.forget_free",
+            CellKey("allocator.accounting", "a_page", ""),
+            marks=pytest.mark.slow,  # tests of the faults run such scripts in a fork
+        ),
         pytest.param(
             "allocator.reset_peak_to_zero",
             CellKey("allocator.peaks", "drawn", ""),

@@ -64,9 +64,12 @@ def test_suite_notices_the_imitation(bug: Bug) -> None:
     assert found in ("quick", "core", "full", "planned"), bug.imitated
 
 
-@pytest.mark.parametrize(
-    "bug", first_of_each(PATCHED, lambda bug: bug.family, lambda bug: bug.reference)
-)
+def _quick_family(bug: Bug) -> Family | None:
+    """The family of a patched bug; None where its cells compile, or take many samples of a law."""
+    return None if bug.patch in BACKENDS or bug.reference == "pytorch#104170" else bug.family
+
+
+@pytest.mark.parametrize("bug", first_of_each(PATCHED, _quick_family, lambda bug: bug.reference))
 def test_suite_notices_the_patched_function(bug: Bug) -> None:
     assert fate(bug)[0] in ("quick", "core"), bug.imitated
 

@@ -150,6 +150,7 @@ def test_a_folder_that_holds_something_is_left_alone(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["kept"]
 
 
+@pytest.mark.slow
 def test_what_a_run_refuses_is_the_message_of_init(tmp_path: Path) -> None:
     folder = tmp_path / "mine"
     folder.mkdir()

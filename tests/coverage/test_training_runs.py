@@ -21,6 +21,7 @@ def test_the_table_has_each_listed_model_or_says_that_it_was_left_out() -> None:
     assert not {*table.models} & {*table.left_out}
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("c++") is None, reason="the observer is compiled at first use")
 def test_a_model_that_cannot_be_recorded_is_named_and_the_command_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
