@@ -45,6 +45,7 @@ def test_a_model_that_cannot_be_recorded_is_named_and_the_command_fails(
     assert "1 of 2 models recorded, 1 left out" in error
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("c++") is None, reason="the observer is compiled at first use")
 def test_a_table_of_all_models_is_a_success(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

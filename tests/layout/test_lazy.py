@@ -57,6 +57,7 @@ def test_real_faults_are_found_and_expected(cells: dict[CellKey, CellResult]) ->
     assert (raised.outcome, raised.verdict) == (Outcome.UNSUPPORTED, Verdict.EXPECTED)
 
 
+@pytest.mark.slow
 def test_a_refusal_that_nothing_declares_is_red(fork: ForkServer, tmp_path: Path) -> None:
     done = fork.pytest(
         *("--device=lazy", "--ops=to_sparse", "--expectations=none", "-q", f"--results={tmp_path}")
