@@ -177,23 +177,31 @@ def _kept_in_the_cache(arguments: Iterable[str]) -> Iterator[str]:
             yield from ("-o", f"cache_dir={folder / 'pytest' / 'cache'}")
 
 
-for command in (
-    *(
-        bundle,
-        contract,
-        coverage,
-        crcr,
-        dashboard,
-        devices,
-        diff,
-        freeze_levels,
-        gate,
-        history,
-        init,
-        issue,
-    ),
-    *(kernels, locate, manifest, merge, minimise, pin, precision, record, results, serve),
-):
+_COMMANDS = [
+    bundle,
+    contract,
+    coverage,
+    crcr,
+    dashboard,
+    devices,
+    diff,
+    freeze_levels,
+    gate,
+    history,
+    init,
+    issue,
+    kernels,
+    locate,
+    manifest,
+    merge,
+    minimise,
+    pin,
+    precision,
+    record,
+    results,
+    serve,
+]
+for command in _COMMANDS:
     conform.add_command(command)
 
 if __name__ == "__main__":

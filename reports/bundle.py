@@ -225,10 +225,8 @@ def check_bundle(path: Path, reader: str) -> Checked:
         found, notes = _check_content(run, content, reader)
         stated = (index.suite, index.commit, index.device, index.plan, index.torch)
         origin = run.provenance
-        if stated != (
-            *(origin.suite_version, origin.suite_commit),
-            *(origin.device, origin.plan, origin.torch),
-        ):
+        suite = (origin.suite_version, origin.suite_commit)
+        if stated != (*suite, origin.device, origin.plan, origin.torch):
             found.append(f"{INDEX_FILE} states another run than the record: {', '.join(stated)}")
         if index.verdict != verdict_line(gate(run)) and index.packed_by == reader:
             found.append(

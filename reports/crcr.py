@@ -145,7 +145,8 @@ def details(run: Run) -> list[FailedTest]:
     counted = frozenset(failing)
     ran = [result for result in unexpected(run) if result.key in counted]
     examples = [cause.example.key for cause in causes_of(run, ran)]
-    order = [*dict.fromkeys((*examples, *(result.key for result in ran), *failing))]
+    red = [result.key for result in ran]
+    order = list(dict.fromkeys(examples + red + failing))
     made: list[FailedTest] = []
     room = DETAIL_LIMIT - 2
     for cell in order[:MOST_DETAILS]:

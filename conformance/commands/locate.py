@@ -14,7 +14,7 @@ import click
 import msgspec
 
 from conformance.commands import options, print_json
-from conformance.commands.programs import (
+from conformance.commands.program_command import (
     Command,
     checked_output,
     command_of,

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from conformance.commands import options
-from conformance.commands.programs import (
+from conformance.commands.program_command import (
     checked_output,
     command_of,
     exit_code_of,

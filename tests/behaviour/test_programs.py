@@ -10,7 +10,7 @@ import torch
 
 from conformance.checks.programs.language import Step
 from conformance.suites.streams.drawn import drawn_programs, ordered
-from conformance.suites.streams.programs import (
+from conformance.suites.streams.stream_programs import (
     STREAMS,
     Model,
     Program,

@@ -25,9 +25,9 @@ from conformance.checks.programs.language import (
     steered,
 )
 from conformance.checks.programs.trials import Trial
-from conformance.suites.allocator import programs as allocator
-from conformance.suites.graphs import programs as graphs
-from conformance.suites.streams import programs as streams
+from conformance.suites.allocator import allocator_programs as allocator
+from conformance.suites.graphs import graph_programs as graphs
+from conformance.suites.streams import stream_programs as streams
 from conformance.suites.streams.drawn import steered_programs
 from devices import registry
 from devices.descriptor import Descriptor

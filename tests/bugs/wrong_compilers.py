@@ -200,6 +200,11 @@ def _same_graph_for_every_size(call: KernelCall) -> Any:
     return compiled
 
 
+def op_by_op(change: Change) -> Effect:
+    """A backend that runs the ops of forward graphs one by one, some of them changed."""
+    return _with(_ops(change))
+
+
 def right_backend(call: KernelCall) -> Any:
     """A backend that runs graphs in the same way and spoils nothing."""
     return backend(_ops(lambda target, args, honest: NOT_MET), _ops(lambda *given: NOT_MET))
@@ -207,19 +212,19 @@ def right_backend(call: KernelCall) -> Any:
 
 #: By name of a patch: the effect in front of the function that names the device's backend.
 BACKENDS: Final[dict[str, Effect]] = {
-    "compiled_index_add_of_a_permuted_view": _with(_ops(_permuted_target_in_a_row)),
-    "compiled_repeated_indices_add_twice": _with(_ops(_repeated_indices_add_twice)),
-    "compiled_split_sum_in_a_row": _with(_ops(_split_sum_in_a_row)),
-    "compiled_indices_are_not_checked": _with(_ops(_indices_wrap)),
-    "compiled_flip_races": _with(_ops(_flip_reads_what_is_written)),
-    "compiled_base_is_dense": _with(_ops(_base_is_dense)),
-    "compiled_padding_is_not_bounded": _with(_ops(_padding_is_not_bounded)),
-    "compiled_tail_is_overwritten": _with(_ops(_tail_is_overwritten)),
-    "compiled_float8_is_refused": _with(_ops(_float8_is_refused)),
-    "compiled_long_mean_is_refused": _with(_ops(_long_mean_is_refused)),
-    "compiled_tail_of_a_product": _with(_ops(_tail_of_a_product)),
-    "compiled_index_add_of_an_expanded_view": _with(_ops(_through_the_shared_row)),
-    "compiled_empty_strided_in_a_row": _with(_ops(_empty_strided_in_a_row)),
+    "compiled_index_add_of_a_permuted_view": op_by_op(_permuted_target_in_a_row),
+    "compiled_repeated_indices_add_twice": op_by_op(_repeated_indices_add_twice),
+    "compiled_split_sum_in_a_row": op_by_op(_split_sum_in_a_row),
+    "compiled_indices_are_not_checked": op_by_op(_indices_wrap),
+    "compiled_flip_races": op_by_op(_flip_reads_what_is_written),
+    "compiled_base_is_dense": op_by_op(_base_is_dense),
+    "compiled_padding_is_not_bounded": op_by_op(_padding_is_not_bounded),
+    "compiled_tail_is_overwritten": op_by_op(_tail_is_overwritten),
+    "compiled_float8_is_refused": op_by_op(_float8_is_refused),
+    "compiled_long_mean_is_refused": op_by_op(_long_mean_is_refused),
+    "compiled_tail_of_a_product": op_by_op(_tail_of_a_product),
+    "compiled_index_add_of_an_expanded_view": op_by_op(_through_the_shared_row),
+    "compiled_empty_strided_in_a_row": op_by_op(_empty_strided_in_a_row),
     "compiled_size_one_strides": _with(_size_one_strides),
     "compiled_gradient_of_scatters_is_zero": _with(right, _of_scatters_is_zero),
 }

@@ -7,8 +7,8 @@ import random
 import pytest
 import torch
 
-from conformance.suites.graphs import programs as program
-from conformance.suites.graphs.programs import GRAPHS, INPUTS, Model
+from conformance.suites.graphs import graph_programs as program
+from conformance.suites.graphs.graph_programs import GRAPHS, INPUTS, Model
 
 STEPS = [
     ("make", 0, 0, 0, 1),

@@ -101,7 +101,7 @@ def test_the_options_of_python_are_told_from_the_program(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from conformance.commands.programs import command_of
+    from conformance.commands.program_command import command_of
 
     (tmp_path / "x.py").touch()
     monkeypatch.chdir(tmp_path)

@@ -2,11 +2,11 @@
 
 ``python -m tests.strangers.loaded [NAME…] [--ops GLOB,…] [--clauses GLOB,…] [--spinners 20] [--times 3] [-n 2]
 [--beside 1]`` takes devices that come with the suite (``simulated-device``, ``cpu-device``) and strangers (device
-strings, or ``all`` of them; ``simulated-device``, ``sleepy`` and the C++ one, ``simulated``, by default). Of each it runs
-the ops, then the cells of the clauses, or everything if neither is given: once in peace, and so many times while the
-spinners run (``--spinners 0``: none), one device at a time, or so many beside one another. The exit status is 1 if a
-cell ended otherwise. A stranger is described by ``conform init`` first. Not a test: it takes minutes, and makes the
-machine slow for everybody else.
+strings, or ``all`` of them; ``simulated-device``, ``sleepy`` and the C++ one, ``simulated``, by default). For each device it
+runs the ops of ``--ops``, then the cells of ``--clauses``; without both options it runs everything. The first run is on
+the quiet machine, the next ``--times`` runs are beside the spinners (``--spinners 0`` starts none). ``--beside`` is the
+number of devices that run at the same time. The exit status is 1 if a cell ended differently. ``conform init``
+describes strangers first. This is not a test: it takes minutes, and slows the machine down.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from conformance.checks.cases.context import CaseContext
 from conformance.checks.programs.language import Reach, Step, Steps, steered
 from conformance.checks.programs.operations import perform
 from conformance.checks.programs.trials import Trial, pinned
-from conformance.suites.allocator.programs import (
+from conformance.suites.allocator.allocator_programs import (
     ALLOCATOR,
     Model,
     Running,

@@ -5,8 +5,8 @@ from conformance.suites.graphs import (
     capture,
     every_op,
     fork_join,
+    graph_programs,
     pools,
-    programs,
     random_numbers,
     replays,
 )
@@ -19,7 +19,7 @@ SUITE = Suite(
         pools.cases,
         fork_join.cases,
         random_numbers.cases,
-        programs.cases,
+        graph_programs.cases,
     ),
     op_checks=(OpCheck(every_op.CLAUSE, every_op.applies, (every_op.check,), every_op.untried),),
 )

@@ -214,9 +214,9 @@ class Recording:
                 )
 
     def _check_executions(self) -> None:
-        """Checks each kernel and copy, whichever op, stream and index it belongs to: its name, type, index, duration,
-        and times. It begins after its op, if the profile lists this op, and ends before the profile does; it does not
-        overlap the next one on its stream."""
+        """Check the name, type, index, duration and times of every kernel and copy in the profile, on all streams and
+        indices. A kernel must begin after its op, if the profile lists the op, end before the profile ends, and not
+        overlap the next kernel on its stream."""
         context, ops = self.context, {each.id: each for each in self.host}
         for each in self.executions:
             context.check(each.name, "a kernel or copy has no name")

@@ -11,7 +11,7 @@ from conformance.checks.cases.cases import Cases, Drawn
 from conformance.checks.cases.context import CaseContext
 from conformance.checks.programs.language import Reach, Step, steered
 from conformance.checks.programs.trials import Trial, search
-from conformance.suites.streams.programs import (
+from conformance.suites.streams.stream_programs import (
     LONG,
     MOST_STREAMS,
     NUMBERS,

@@ -21,7 +21,14 @@ from conformance.suites.compile.meta_agrees import other_tensor
 from opinfo.compare import replace_tensors, tensors_of
 from tests.compile.running import EQUAL, META
 from tests.mutation import compilers
-from tests.mutation.compile.op_cells import Call, calls_of, cells_of, ops_of, outcome
+from tests.mutation.compile.op_cells import (
+    Call,
+    calls_of,
+    cells_of,
+    first_bred,
+    ops_of,
+    outcome,
+)
 from tests.mutation.compile.trial import Counted, Plant, attempt
 from tests.mutation.compiled_probe import Answer
 from tests.mutation.kernels import Result
@@ -200,10 +207,7 @@ def _call_beside_fake(call: Call) -> None:
 def bred(seed: int, number: int, name: str) -> tuple[str, Spec]:
     """An op and its mutant: the op of this name, or the first one drawn in its place that has a mutant."""
     others = ops_of(Random(f"{FAMILY} {seed} {number}"), META)
-    for op in chain([name], others):
-        if (spec := breed(seed, number, op)) is not None:
-            return op, spec
-    raise RuntimeError("no op of the database has a mutant")
+    return first_bred(chain([name], others), lambda op: breed(seed, number, op))
 
 
 def breed(seed: int, number: int, op: str) -> Spec | None:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from random import Random
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 import torch
 
@@ -19,6 +19,7 @@ from opinfo.database import DATABASE
 from opinfo.samples import draw
 from tests.compile.running import EQUAL, META, drawn_for, record_of
 
+AnySpec = TypeVar("AnySpec")
 #: The dtypes of plan ``core`` in which a cell may be.
 _DTYPES: Final = ("float32", "complex64", "int64", "bool", "bfloat16")
 #: The variants of a clause: plan quick has cells without a variant, and only for some ops.
@@ -78,6 +79,14 @@ def ops_of(rng: Random, clause: str) -> Iterator[str]:
 
 
 # -- calls of the probe
+
+
+def first_bred(ops: Iterable[str], breed: Callable[[str], AnySpec | None]) -> tuple[str, AnySpec]:
+    """The first of the ops that has a mutant, and this mutant."""
+    for op in ops:
+        if (spec := breed(op)) is not None:
+            return op, spec
+    raise RuntimeError("no op of the database has a mutant")
 
 
 class Call(NamedTuple):

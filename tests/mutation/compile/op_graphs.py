@@ -20,7 +20,14 @@ import torch
 from opinfo.compare import tensors_of
 from tests.compile.running import EQUAL
 from tests.mutation import compiled_reach, compilers
-from tests.mutation.compile.op_cells import Call, calls_of, cells_of, ops_of, outcome
+from tests.mutation.compile.op_cells import (
+    Call,
+    calls_of,
+    cells_of,
+    first_bred,
+    ops_of,
+    outcome,
+)
 from tests.mutation.compile.trial import Plant, attempt
 from tests.mutation.compiled_probe import Answer
 from tests.mutation.compilers import Spec
@@ -63,10 +70,7 @@ def planted(spec: Spec, sham: bool) -> Iterator[compilers.State]:
 def bred(seed: int, number: int, name: str) -> tuple[str, Spec]:
     """An op and its mutant: the op of this name, or the first one drawn in its place that has a mutant."""
     others = ops_of(Random(f"{FAMILY} {seed} {number}"), EQUAL)
-    for op in chain([name], others):
-        if (spec := breed(seed, number, op)) is not None:
-            return op, spec
-    raise RuntimeError("no op of the database has a mutant")
+    return first_bred(chain([name], others), lambda op: breed(seed, number, op))
 
 
 def breed(seed: int, number: int, op: str) -> Spec | None:
