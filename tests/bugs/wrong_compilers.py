@@ -183,6 +183,18 @@ def _of_scatters_is_zero(graph: Any, given: list[Any]) -> Any:
     return [torch.zeros_like(e) if isinstance(e, torch.Tensor) else e for e in right(graph, given)]
 
 
+def _writes_to_strided_activations_are_lost(graph: Any, given: list[Any]) -> Any:
+    """What a program writes to an argument that is a strided view, and was computed from a leaf, does not reach the argument.
+
+    The graph returns the new values of such arguments first."""
+    made = list(right(graph, given))
+    for each in given:
+        if isinstance(each, torch.Tensor) and each.requires_grad and not each.is_contiguous():
+            place = next(n for n, out in enumerate(made) if out.shape == each.shape)
+            made[place] = each.clone()
+    return made
+
+
 def _with(forward: Run, backward: Run | None = None) -> Effect:
     """Another backend for the device."""
     return lambda call: backend(forward, backward)
@@ -225,6 +237,9 @@ BACKENDS: Final[dict[str, Effect]] = {
     "compiled_tail_of_a_product": op_by_op(_tail_of_a_product),
     "compiled_index_add_of_an_expanded_view": op_by_op(_through_the_shared_row),
     "compiled_empty_strided_in_a_row": op_by_op(_empty_strided_in_a_row),
+    "compiled_writes_to_strided_activations_are_lost": _with(
+        _writes_to_strided_activations_are_lost
+    ),
     "compiled_size_one_strides": _with(_size_one_strides),
     "compiled_gradient_of_scatters_is_zero": _with(right, _of_scatters_is_zero),
 }

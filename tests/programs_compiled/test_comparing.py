@@ -54,6 +54,16 @@ def test_a_wrong_compiler_is_noticed(device: Device, name: str) -> None:
         compare(here, _program, _inputs, backend=made)
 
 
+def test_a_wrong_gradient_of_a_leaf_behind_an_input_is_noticed(device: Device) -> None:
+    with pytest.raises(CheckFailed, match="the gradient of the leaf behind input 0"):
+        compare(
+            context(device),
+            lambda x: x.mul_(3) + 1,
+            lambda new: ((new(8, 3, grad=True) * 2)[0::2],),
+            backend=backend(*WRONG["gradients are doubled"]),
+        )
+
+
 def test_a_result_that_is_remembered_is_noticed(device: Device) -> None:
     with pytest.raises(CheckFailed, match="call 1"):
         compare(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -9,9 +10,14 @@ import pytest
 import torch
 
 from conformance import contract
+from conformance.checks.cases.context import CaseContext
+from conformance.checks.cases.exceptions import CheckFailed
 from conformance.suites import planned_cases
 from conformance.suites.compile import comparing
+from conformance.suites.compile.device_programs import region_on_a_side_stream
+from devices import registry
 from devices.cell import Outcome
+from opinfo.device import open_device
 from tests.bugs.trials import outcome_on_cpu
 from tests.bugs.wrong_compilers import op_by_op, right_backend
 from tests.planting.calls import NOT_MET
@@ -32,6 +38,33 @@ def _reads_sums_that_are_written(
         if each.dim() == 1:
             each[1:] += each[:-1].clone()
     return made
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("wrong", ["stays on the side stream", "does not wait", ""])
+def test_a_region_on_a_side_stream(wrong: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The program of the simulated device, with stream calls of graphs that do something else."""
+    device = open_device(registry.get("simulated"))
+    operators = importlib.import_module("torch._dynamo.variables.streams")
+    right = operators._get_stream_by_index
+
+    class Wrong:
+        def __init__(self, stream: torch.Stream) -> None:
+            self.stream = stream
+
+        def wait_stream(self, other: Wrong) -> None:
+            if wrong != "does not wait":
+                self.stream.wait_stream(other.stream)
+            if wrong == "stays on the side stream" and self.stream.stream_id:
+                torch.accelerator.set_stream(self.stream)
+
+    monkeypatch.setattr(operators, "_get_stream_by_index", lambda index: Wrong(right(index)))
+    context = CaseContext(device, "compile.programs::region_on_a_side_stream")
+    if not wrong:
+        region_on_a_side_stream(context)
+        return
+    with pytest.raises(CheckFailed, match="changed the current stream|dropped a call"):
+        region_on_a_side_stream(context)
 
 
 @pytest.mark.slow

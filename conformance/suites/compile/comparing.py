@@ -208,6 +208,7 @@ def run_all(
     a list with the result of each. Then computes the gradients of all results in one backward pass. Returns what the
     run of each program left."""
     inputs = [_tensors(each) for each in given]
+    leaves_of = [_leaves_behind(each) for each in inputs]
     versions = [[version_of(each) for each in of_one] for of_one in inputs]
     torch.manual_seed(17)
     results = programs(given)
@@ -218,7 +219,7 @@ def run_all(
         leaves, spec = pytree.tree_flatten(result)
         rose = [version_of(each) > old for each, old in zip(of_one, before)]
         made.append(Ran(of_one, leaves, spec, rose))
-    _backward(context, made, tangents)
+    _backward(context, made, leaves_of, tangents)
     return made
 
 
@@ -227,8 +228,30 @@ def _tensors(given: Sequence[Any]) -> list[torch.Tensor]:
     return [each for each in leaves if isinstance(each, torch.Tensor)]
 
 
-def _backward(context: CaseContext, made: Sequence[Ran], tangents: str) -> None:
-    """Runs backward from all outputs that require a gradient, and stores the gradients of the inputs in ``made``."""
+def _leaves_behind(inputs: Sequence[torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Returns the leaves that the inputs of a program were computed from, or are, each with the name of its gradient. The
+    inputs change when the program writes to them, so they are asked before it runs."""
+    found = {}
+    for number, each in enumerate(inputs):
+        if each.requires_grad and each.is_leaf:
+            found[f"the gradient of input {number}"] = each
+        waiting = [each.grad_fn] if each.grad_fn is not None else []
+        while waiting:
+            node: Any = waiting.pop()
+            waiting.extend(following for following, _ in node.next_functions if following)
+            if hasattr(node, "variable"):
+                found[f"the gradient of the leaf behind input {number}"] = node.variable
+    return found
+
+
+def _backward(
+    context: CaseContext,
+    made: Sequence[Ran],
+    leaves_of: Sequence[dict[str, torch.Tensor]],
+    tangents: str,
+) -> None:
+    """Runs backward from all outputs that require a gradient, and stores in ``made`` the gradients of the leaves that each
+    program got."""
     wanted, given = [], []
     for of_one in made:
         random = torch.Generator().manual_seed(3)
@@ -240,12 +263,8 @@ def _backward(context: CaseContext, made: Sequence[Ran], tangents: str) -> None:
                 given.append(context.lay(weight, tangents, around=0.0))
     if wanted:
         torch.autograd.backward(wanted, given)
-    for of_one in made:
-        of_one.gradients = {
-            f"the gradient of input {number}": each.grad
-            for number, each in enumerate(of_one.inputs)
-            if each.requires_grad and each.is_leaf
-        }
+    for of_one, leaves in zip(made, leaves_of):
+        of_one.gradients = {name: leaf.grad for name, leaf in leaves.items()}
 
 
 @dataclass(frozen=True, slots=True)

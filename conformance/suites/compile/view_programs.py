@@ -86,6 +86,24 @@ def mutated_view_argument(context: CaseContext) -> None:
 
 
 @cases("compile.programs", more=True)
+def mutated_view_of_an_activation(context: CaseContext) -> None:
+    """The argument of the program is a strided view of a tensor that was computed from a leaf, and the program changes the
+    view in place. Each compiled call must leave the same outputs, base and gradients of the leaf as the eager call."""
+
+    def program(x: torch.Tensor) -> torch.Tensor:
+        x.add_(1)
+        x.mul_(3)
+        return x * 2
+
+    compare(
+        context,
+        program,
+        lambda new: ((new(8, 3, grad=True) * 2)[0::2],),
+        lambda new: ((new(8, 6, grad=True) * 2)[:, 1::2].t(),),
+    )
+
+
+@cases("compile.programs", more=True)
 def scattered_gradients(context: CaseContext) -> None:
     """diagonal_scatter, slice_scatter, select_scatter and as_strided_scatter, with the gradients of both operands.
     Each compiled call must leave the same outputs, inputs and gradients as the eager call."""
