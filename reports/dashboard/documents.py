@@ -18,7 +18,7 @@ from typing import Any
 
 import msgspec
 
-from devices.cell import CellKey
+from devices.cell import CellKey, Use
 from reports.dashboard.axes import Axis, keys
 from reports.gate import Level
 from reports.model import Clause, Exclusion, write_file
@@ -93,6 +93,7 @@ class Cause(msgspec.Struct, frozen=True):
     positions: list[int] = []
     gating: bool = True  # false for cells of provisional clauses
     used: str = ""  # how many public models call the most used op; empty if none does
+    called_by: Use | None = None  # the same in numbers
     id: str = ""  # the same for the same cause in every run and on every device; documents of suite 0.1 have none
 
 

@@ -418,6 +418,7 @@ def _published_cause(
         positions=[places[result.key] for result in cause.results],
         gating=cause.gates,
         used=clean(use_of(cause)),
+        called_by=cause.most_used.called_by if cause.most_used else None,
         id=cause_id(cause),
     )
 

@@ -22,6 +22,7 @@ from reports.dashboard.replays import SHAPE
 from reports.dashboard.replays import Page as Replayed
 from reports.dashboard.replays import pages_of as replays_of
 from reports.dashboard.series import Series, changed, counted, slug
+from reports.dashboard.suspects import suspect_causes
 from reports.diff import MEANING, WORSE, Change, Changes
 from reports.diff import table as changes
 from reports.gate import Level, Tally
@@ -115,8 +116,10 @@ def write(
     levels = dict(sorted((each.level, each.title) for one in devices for each in one.levels))
     newest = max((each.latest for each in series), key=lambda run: run.id)
     lacking = [(each, text) for each in series for text in each.latest.lacking]
+    suspects = suspect_causes(series, site.axes)
     shared = {
         "root": "",
+        "is_suspect": lambda each, cause: (each.slug, str(cause.example)) in suspects,
         "site_title": title,
         "built": now.strftime("%Y-%m-%d %H:%M UTC"),
         "lacking": lacking,

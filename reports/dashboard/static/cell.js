@@ -36,9 +36,17 @@ conform.start(async (app, site) => {
         const found = status(runs.find((one) => one.id === (each === device ? run.id : model.newest(each).id)));
         return el("li", {}, el("a", { href: conform.address("cell", { device: each.slug, ...values }), "aria-current": each === device ? "true" : null }, pieces.square(found.kind, model.told(found)), model.title(each), found.kind === "absent" ? el("small", {}, "not planned") : null));
       })),
+      ...suspect(site.devices.map((each, i) => [each.device, status(runs.find((one) => one.id === newest[i]))])),
       el("div", { class: "columns" },
         el("div", {}, happened(run, detail, counts, here), ...before(detail), ...alike(detail, device), ...smallest(detail), ...layouts(detail, universe), ...repro(detail), ...manifest(document_, detail, device), ...more(detail)),
         el("div", { class: "beside" }, ...past(history, device, run, values), ...statement(contract, clause), ...environment(document_))));
+  }
+
+  // A notice if the cell fails in the newest run of every device that tries it, and two devices or more do.
+  function suspect(found) {
+    const failed = new Set(found.filter(([, each]) => ["fail", "crash", "hang", "error"].includes(each.outcome)).map(([device]) => device));
+    if (failed.size < 2 || found.some(([, each]) => each.outcome === "pass")) return [];
+    return [el("p", { class: "notice", "data-suspect": "" }, el("b", {}, "Suspect the test: "), "this cell fails on every device of this site that tries it. ", el("a", { href: "methodology.html#suspect" }, "What this means"))];
   }
 
   // The details of the cell, and [checks, samples]; null if the site does not keep the run's details.
