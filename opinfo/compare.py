@@ -330,6 +330,34 @@ def same_bytes(left: torch.Tensor, right: torch.Tensor) -> bool:
     return whole and torch.equal(left[words:], right[words:])
 
 
+def in_order_of(result: Any, want: Any) -> Any:
+    """Returns a copy of ``result`` in which the elements of each row (along the last dimension) are in the order of the
+    elements of ``want`` that they are closest to. The closest pair of a row is matched first. Tensors of another shape
+    than in ``want``, and rows with an element that is not finite, keep their order."""
+    wants = iter(tensors_of(want))
+
+    def ordered(got: torch.Tensor) -> torch.Tensor:
+        expected = next(wants, None)
+        if expected is None or expected.shape != got.shape or not got.dim() or not got.numel():
+            return got
+        made = got.clone()
+        rows = made.reshape(-1, made.shape[-1])
+        for row, want_row in zip(rows, expected.reshape(-1, expected.shape[-1])):
+            wide = want_row.to(torch.complex128)
+            distance = (row.to(torch.complex128)[:, None] - wide[None, :]).abs()
+            if not distance.isfinite().all():
+                continue
+            before = row.clone()
+            for _ in range(len(row)):
+                here, there = divmod(int(distance.argmin()), len(row))
+                row[there] = before[here]
+                distance[here, :] = torch.inf
+                distance[:, there] = torch.inf
+        return rows.reshape(made.shape)
+
+    return replace_tensors(result, ordered)
+
+
 def raw_bytes(tensor: torch.Tensor) -> torch.Tensor:
     """Returns the bytes of a tensor's elements as a one-dimensional uint8 tensor. When bytes are compared, a NaN
     equals itself and -0.0 differs from 0.0."""

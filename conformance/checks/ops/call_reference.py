@@ -160,6 +160,11 @@ class Reference:
         return "values.conditioned" in self.families
 
     @property
+    def unordered(self) -> bool:
+        """True if the op promises no order of the elements of a row of its result."""
+        return "values.unordered" in self.families
+
+    @property
     def allowed(self) -> list[torch.Tensor]:
         """The accepted error of each tensor of the result, element by element, for an ill-conditioned op; empty for
         other ops."""

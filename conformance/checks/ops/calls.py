@@ -5,12 +5,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
 import torch
 
 from conformance.checks.ops.roundings import as_exact, within
-from opinfo.compare import Wrong, difference, tensors_of
+from opinfo.compare import Wrong, difference, in_order_of, tensors_of
 from opinfo.guarded import Guarded, Move
 from opinfo.layouts import Geometry, LayoutCase
 from opinfo.reference import OutputSpec, ValueAnswer
@@ -145,6 +146,9 @@ class ReferenceParts(Protocol):
     def conditioned(self) -> bool: ...
 
     @property
+    def unordered(self) -> bool: ...
+
+    @property
     def allowed(self) -> list[torch.Tensor]: ...
 
     def __getattr__(self, name: str) -> Any: ...
@@ -158,9 +162,14 @@ def differs(
     If the result is unique only up to signs or phases, ``reference.process`` extracts the unique part. If the index of
     any of several equal elements is right, ``reference.named`` replaces indices by elements. If ``exact`` is given (the
     result in float64), a result is accepted that is as close to the exact result as the CPU's result is. For
-    ill-conditioned ops, errors that one rounding of the operands would cause are accepted.
+    ill-conditioned ops, errors that one rounding of the operands would cause are accepted. For ops that promise no order
+    of the elements of a row, the elements are brought into the order of ``want`` first.
     """
-    views = []
+    views: list[Callable[[Any], Any]] = []
+    if reference.unordered:
+        order = partial(in_order_of, want=want)
+        views.append(order)
+        read = order(read)
     if (named := reference.named) is not None:
         views.append(named)
         read, want = named(read), named(want)

@@ -16,7 +16,7 @@ from conformance.checks.ops.roundings import doubled
 from conformance.suites.precision.bounds import on_samples
 from conformance.suites.precision.elementwise import ULP, variants
 from conformance.suites.precision.ulps import FORMATS
-from opinfo.compare import Wrong, raised, tensors_of
+from opinfo.compare import Wrong, in_order_of, raised, tensors_of
 from opinfo.samples import ORDINARY, Sample, choose
 
 #: Number of samples that are compared for each op and dtype.
@@ -95,6 +95,8 @@ def judge_rounded(evidence: Evidence, reference: ReferenceParts) -> Found:
     gots = tensors_of(evidence.read)
     if process is not None:
         wants, gots = tensors_of(process(reference.wide.result)), tensors_of(process(evidence.read))
+    if reference.unordered:
+        gots = in_order_of(gots, wants)
     for place, (got, want) in enumerate(zip(gots, wants)):
         if not want.numel() or not (want.is_floating_point() or want.is_complex()):
             continue
