@@ -363,6 +363,8 @@ class Basis:
         """
         if "axes.pairs" in self.families and not _paired(call):
             return None
+        if "axes.square" in self.families and not _is_square(call):
+            return None
         return call if self.decisions.decide(lambda: self._takes(call)) else None
 
     def _takes(self, call: Arguments) -> bool:
@@ -469,6 +471,11 @@ def asking() -> Iterator[None]:
 def _paired(call: Arguments) -> bool:
     """Returns True if a call of attention has as many values (in its third tensor) as keys (in its second tensor)."""
     return len({each.shape[-2:-1] for each in call.tensors[1:3]}) == 1
+
+
+def _is_square(call: Arguments) -> bool:
+    """Returns True if each tensor of a call is a matrix, or a batch of matrices, with as many rows as columns."""
+    return all(each.dim() > 1 and each.shape[-1] == each.shape[-2] for each in call.tensors)
 
 
 def flushed(tensor: torch.Tensor, kind: torch.dtype) -> torch.Tensor:

@@ -189,6 +189,11 @@ def test_dimensions_that_belong_together_are_emptied_together() -> None:
         assert query[:2] == key[:2] == value[:2]
 
 
+def test_empty_matrices_are_square_where_only_the_cpu_takes_others() -> None:
+    found = shapes("cholesky", "empty")
+    assert found and all(shape[-1] == shape[-2] for [shape] in found)
+
+
 @pytest.mark.parametrize("name", ["add", "cumsum", "mm"])
 def test_a_call_is_refused_by_the_cpu_and_by_meta_tensors(name: str) -> None:
     samples = [each for each in made(name) if each.axis == "refused"]
