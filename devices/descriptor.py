@@ -462,6 +462,12 @@ def _check_together(descriptor: Descriptor) -> None:
                 f"dtypes_by_op['{op}'] names {', '.join(sorted(more))}, but dtypes does not:"
                 " dtypes_by_op may only narrow dtypes"
             )
+    ranged = descriptor.priorities is not None or "stream" in descriptor.functions
+    if "stream_priority" in descriptor.capabilities and not ranged:
+        raise DescriptorError(
+            "capabilities has 'stream_priority', but nothing says which priorities there are: set priorities=(lowest, highest), "
+            "or functions={'stream': …} with the class that has priority_range()"
+        )
     if descriptor.init is not None and descriptor.module is None:
         raise DescriptorError(
             f"init names the function {descriptor.init!r}, but module is None: name the module of that function"

@@ -38,14 +38,16 @@ def descriptor(question: Question, reply: Reply, day: date | None = None) -> str
     def wrapped(names: Iterable[str]) -> str:
         return textwrap.indent("\n".join(textwrap.wrap(", ".join(names), 86)), "    # ")
 
-    def wrong_comment(name: str) -> str:
-        found = one_line(reply.wrong.get(name, ""))
-        return f"  # wrong: {textwrap.shorten(found, 80, placeholder='…')}" if found else ""
+    def fault_comment(name: str) -> str:
+        for word, texts in (("wrong", reply.wrong), ("fails", reply.broken)):
+            if found := one_line(texts.get(name, "")):
+                return f"  # {word}: {textwrap.shorten(found, 80, placeholder='…')}"
+        return ""
 
     def declared(known: Iterable[str], works: Container[str]) -> list[str]:
         """Returns those of the ``known`` names (capabilities or dtypes) that the descriptor declares: names that work,
-        and names that exist but gave wrong results. The clauses of the latter fail until the results are right."""
-        return [each for each in known if each in works or each in reply.wrong]
+        and names that exist but gave wrong results or failed. The clauses of the latter fail until they are right."""
+        return [e for e in known if e in works or e in reply.wrong or e in reply.broken]
 
     answers = reply.capabilities
     works = {each for each in CAPABILITIES if answers.get(each)}
@@ -59,14 +61,18 @@ def descriptor(question: Question, reply: Reply, day: date | None = None) -> str
         module="" if question.init else question.module,
         asks=reply.device_count > 1 or "device_name" in reply.facts,
         missing=[fact for fact in FACTS if fact not in reply.facts],
-        silent={name: why for name, why in reply.raised.items() if name not in DTYPES},
+        silent={
+            name: why
+            for name, why in reply.raised.items()
+            if name not in DTYPES and name not in reply.broken
+        },
         absent=wrapped(
             each for each in CAPABILITIES if answers.get(each) is False and each not in without
         ),
         capabilities=declared(CAPABILITIES, works),
         dtypes=declared(sorted(DTYPES), reply.dtypes),
         first_use=allowance(reply.first_use) if allowance(reply.first_use) > FIRST_USE else None,
-        wrong_comment=wrong_comment,
+        fault_comment=fault_comment,
         unasked=wrapped(each for each in CAPABILITIES if answers.get(each) is None),
     )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import re
 import shlex
+import signal
 import subprocess
 import sys
 import time
@@ -14,6 +15,7 @@ from dataclasses import dataclass
 from datetime import date, timedelta
 from itertools import chain
 from pathlib import Path
+from types import FrameType
 from typing import Final
 
 from conformance.contract import load
@@ -46,6 +48,8 @@ _RUNS: Final = "init"
 _HALF_WRITTEN: Final = r"\.(__init__\.py|descriptor\.py|expected\.toml)\.[0-9a-f]{8}"
 #: Days until a flaky block expires.
 _FLAKY_DAYS: Final = 30
+#: Seconds after which a run reports its progress for the first time.
+_FIRST_REPORT: Final = 8.0
 #: Seconds that an interrupted run may take to write its results.
 _TO_END: Final = 60.0
 
@@ -57,7 +61,7 @@ class Unreachable(ConformError):
 
 
 class Interrupted(ConformError):
-    """The exception raised if the user interrupted the command."""
+    """The exception raised if the command was interrupted, or its time is up."""
 
     exit_code = ExitCode.INCOMPLETE.value
 
@@ -72,6 +76,7 @@ class InitOptions:
     quick: bool
     ops: str | None
     workers: int
+    max_time: float | None = None  # seconds for all runs together
 
     @property
     def folder(self) -> Path:
@@ -121,11 +126,26 @@ def begin(options: InitOptions, say: Say) -> int:
     """Writes the folder of a device: the descriptor, the runs of the suite and the manifest. Returns the exit code of
     the command; raises ConformError if the folder cannot be completed."""
     try:
-        return _begun(options, say)
+        with _ended_by_sigterm():
+            return _begun(options, say)
     except KeyboardInterrupt:
         raise Interrupted(
             f"interrupted; {_written(options.folder)}. Run the same command again to continue"
         ) from None
+
+
+@contextmanager
+def _ended_by_sigterm() -> Iterator[None]:
+    """Treats SIGTERM like Ctrl-C in the block, so that it also ends the run that init started."""
+
+    def interrupt(_number: int, _frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _begun(options: InitOptions, say: Say) -> int:
@@ -144,12 +164,13 @@ def _begun(options: InitOptions, say: Say) -> int:
         raise ConformError(
             f"the device or module in {path} differs from the one that you named: give another folder with -o"
         )
-    runs = [_run(options, 1, say)]
+    until = None if options.max_time is None else time.monotonic() + options.max_time
+    runs = [_run(options, 1, until, say)]
     if options.runs > 1:  # the other runs are judged by the draft, as the gate will judge
         drafted, _ = _draft(options, runs)
         with _writing(options.draft):
             write_whole(options.draft, drafted)
-        runs += [_run(options, which, say) for which in range(2, options.runs + 1)]
+        runs += [_run(options, which, until, say) for which in range(2, options.runs + 1)]
     return _write_manifest(options, runs, say)
 
 
@@ -193,14 +214,15 @@ def _describe(options: InitOptions, question: Question, path: Path, say: Say) ->
     say(
         f"wrote {path}: {len(reply.dtypes)} dtypes; capabilities that work: {', '.join(has) or 'none'}"
     )
-    if reply.wrong:
+    faults = {**reply.wrong, **reply.broken}
+    if faults:
         say(
-            "  the descriptor also declares the following, although their results were wrong; their clauses fail "
-            "until the results are right:"
+            "  the descriptor also declares the following, which exist and do not work; their clauses fail until they do:"
         )
-    for name, seen in reply.wrong.items():
-        say(f"    {name}: {seen}")
-    if silent := sorted(reply.raised.keys() & {*CAPABILITIES, "facts", "device_count"}):
+    for name, seen in faults.items():
+        say(f"    {name}: {one_line(seen)[:160]}")
+    asked = {*CAPABILITIES, "facts", "device_count"} - reply.broken.keys()
+    if silent := sorted(reply.raised.keys() & asked):
         say(
             f"  {number(len(silent), 'probe')} had no result; the descriptor says why: {', '.join(silent)}"
         )
@@ -223,9 +245,9 @@ def _writing(path: Path) -> Iterator[None]:
         raise ConformError(f"{path} cannot be written: {error.strerror or error}") from None
 
 
-def _run(options: InitOptions, which: int, say: Say) -> Run:
+def _run(options: InitOptions, which: int, until: float | None, say: Say) -> Run:
     """Runs the plan ``quick`` in a subprocess and returns the run. The first run expects no failures; the other runs
-    expect those in the drafted manifest."""
+    expect those in the drafted manifest. Raises Interrupted if the run has not ended when the clock shows ``until``."""
     results = (options.folder / _RUNS / f"run-{which}").absolute()
     log, begun = results.with_suffix(".log"), (results / PROGRESS_FILE).exists()
     expectations = "none" if which == 1 else str(options.draft.absolute())
@@ -238,11 +260,17 @@ def _run(options: InitOptions, which: int, say: Say) -> Run:
         *(f"--descriptor={options.folder.absolute()}", f"--results={results}", *options.selection),
         *(("--resume",) if begun else ()),
     ]
-    began, status = time.monotonic(), int(ExitCode.GREEN)
+    began = time.monotonic()
+    status: int | None = int(ExitCode.GREEN)
     if begun or not (results / RECORD_FILE).exists():
         with _writing(log):
             log.parent.mkdir(parents=True, exist_ok=True)
-            status = _watched(command, log, say)
+            status = _watched(command, log, until, say)
+        if status is None:
+            raise Interrupted(
+                f"run {which} was stopped after {options.max_time:.0f} s (--max-time); {_written(options.folder)}. Run the "
+                "same command again to continue"
+            )
     if status not in (ExitCode.GREEN, ExitCode.REGRESSION, ExitCode.INCOMPLETE):
         lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
         if status == ExitCode.USAGE and lines[-1].startswith("ERROR: "):  # such as a misspelt op
@@ -263,23 +291,54 @@ def _run(options: InitOptions, which: int, say: Say) -> Run:
     return run
 
 
-def _watched(command: list[str], log: Path, say: Say) -> int:
-    """Runs a command, writes its output to the file ``log``, and returns the exit status. Reports the progress up to
-    four times, with an estimate of the remaining time."""
-    began, quarters = time.monotonic(), 1
-    with log.open("wb") as stream:
-        process = subprocess.Popen(command, stdout=stream, stderr=subprocess.STDOUT)
+def _watched(command: list[str], log: Path, until: float | None, say: Say) -> int | None:
+    """Runs a command, writes its output to the file ``log``, and returns the exit status; None if the command had not
+    ended when the clock showed ``until``, and was ended. Reports the progress, with an estimate of the remaining
+    time, after some seconds and then three times more."""
+    began, reported, quarters = time.monotonic(), False, 1
+    process: subprocess.Popen[bytes] | None = None
     try:
-        while True:
+        with log.open("wb") as stream, _signals_held():
+            process = subprocess.Popen(command, stdout=stream, stderr=subprocess.STDOUT)
+        while until is None or time.monotonic() < until:
             with suppress(subprocess.TimeoutExpired):
                 return process.wait(timeout=1.0)
+            took = time.monotonic() - began
             shares = re.findall(r"\[ *(\d+)%\]", log.read_text(errors="replace"))
-            if shares and 25 * quarters <= int(shares[-1]) < 100:
-                took, done = time.monotonic() - began, int(shares[-1])
+            done = int(shares[-1]) if shares else 0
+            if not reported and took >= _FIRST_REPORT:
+                reported = True
+                say(f"  {took:.0f} s: {_progress(done, took)}")
+            elif 25 * quarters <= done < 100:
                 quarters = done // 25 + 1
-                say(f"  {done} % after {took:.0f} s; about {took * (100 - done) / done:.0f} s left")
+                say(f"  {took:.0f} s: {_progress(done, took)}")
     finally:
-        _end(process)
+        if process is not None:
+            _end(process)
+    return None
+
+
+@contextmanager
+def _signals_held() -> Iterator[None]:
+    """Holds SIGINT and SIGTERM back until the end of the block: a process that has just been started would otherwise be
+    left, because nobody knows it yet."""
+    came: list[int] = []
+    names = (signal.SIGINT, signal.SIGTERM)
+    before = [signal.signal(name, lambda number, _: came.append(number)) for name in names]
+    try:
+        yield
+    finally:
+        for name, handler in zip(names, before, strict=True):
+            signal.signal(name, handler)
+    if came:
+        raise KeyboardInterrupt
+
+
+def _progress(done: int, took: float) -> str:
+    """Returns a part of a sentence about a run of which ``done`` percent took so many seconds."""
+    if not done:
+        return "less than 1 % is done; an estimate follows"
+    return f"{done} % is done; about {took * (100 - done) / done:.0f} s left"
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
@@ -321,10 +380,14 @@ def _write_manifest(options: InitOptions, runs: list[Run], say: Say) -> int:
         )
     elif options.runs > 1:
         say("with this manifest the gate of the last run is green")
+    elif options.quick or options.ops:
+        say(
+            "with this manifest the run is green, but it is a part of the plan, which the gate refuses: for a manifest of the "
+            f"whole plan, leave out {'--quick' if options.quick else '--ops'} and give another folder"
+        )
     else:
         say(
-            "with this manifest the run is green; to find flaky cells, leave out --fast and --quick, so that the suite "
-            "runs twice"
+            "with this manifest the run is green; to find flaky cells, leave out --fast, so that the suite runs twice"
         )
     say(f"Next: replace each 'triage:' with the cause. To run the suite again: `{command}`")
     return (ExitCode.REGRESSION if apart else ExitCode.GREEN).value

@@ -1,21 +1,23 @@
 """Probes that find out which capabilities and dtypes of a device work.
 
 A probe calls the API of a capability and examines the result. Constructing an object is not enough: on a CPU-only build
-``torch.Stream()`` succeeds. An API that raises, or that reports that it is not available, counts as absent. An API with
-an impossible result counts as present, and the probe raises Wrong. A probe is not a check: only the suite decides
-whether the device fulfils a clause.
+``torch.Stream()`` succeeds. An API that reports that it is not available, or raises what torch raises for features that a
+backend has not registered, counts as absent. An API that raises something else, or ends the process, counts as broken.
+An API with an impossible result counts as present, and the probe raises Wrong. A probe is not a check: only the suite
+decides whether the device fulfils a clause.
 """
 
 from __future__ import annotations
 
 import io
 import os
+import re
 import warnings
 from collections.abc import Callable, Container, Iterator
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import torch
 
@@ -31,10 +33,31 @@ from conformance.onboarding.questions import (
     Said,
 )
 from devices import registry
-from devices.descriptor import DTYPES, Descriptor, common_facts
+from devices.descriptor import CAPABILITIES, DTYPES, Descriptor, common_facts
 from devices.errors import in_a_line
 from opinfo.device import Device, has_pointers, has_storage, has_strides
 from opinfo.torch_private import kineto_events, quiet_kineto
+
+#: What torch raises if a backend has not registered a feature, in the places where it does not raise NotImplementedError.
+_NOT_REGISTERED: Final = (
+    r"^Backend doesn[`'´]t support ",  # c10/core/impl/DeviceGuardImplInterface.h, ATen/detail/AcceleratorHooksInterface.h
+    r"^device_allocator INTERNAL ASSERT FAILED",  # c10/core/CachingDeviceAllocator.h
+    r"^Allocator for \w+ is not a DeviceAllocator",  # the same
+    r"^Graph is not supported on device type",  # torch.accelerator.Graph
+    r"device type not an accelerator",  # torch.Generator
+    r"^Device '\w+' does not have a corresponding module registered",  # torch.get_device_module
+    r"^Unknown device type \w+ for Dlpack",  # torch.Tensor.__dlpack_device__
+    r"^Tried to use AMP with the `\w+` backend, but the backend has not registered",  # torch.autocast
+    r"^Attempted to access the data pointer on an invalid python storage",  # tensors without a storage
+)
+
+
+def is_absent(error: Exception) -> bool:
+    """Returns True if an exception says that a feature does not exist on the device; False if the feature exists and
+    failed."""
+    if isinstance(error, (NotImplementedError, AttributeError, ImportError)):
+        return True
+    return any(re.search(each, str(error)) for each in _NOT_REGISTERED)
 
 
 class Wrong(Exception):
@@ -106,7 +129,8 @@ def probe(device: Device, answered: Container[str], say: Callable[[Said], None])
         except Wrong as error:
             said = Said(name, over=True, wrong=str(error))
         except Exception as error:  # a vendor's code: it does not work, whatever it raises
-            said = Said(name, over=True, raised=in_a_line(error))
+            broken = name in CAPABILITIES and not is_absent(error)
+            said = Said(name, over=True, raised=in_a_line(error), broken=broken)
         say(said)
 
 

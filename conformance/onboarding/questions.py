@@ -56,8 +56,9 @@ class Answers(msgspec.Struct, frozen=True):
 
     ``capabilities`` maps each capability to True, False, or None if no probe exists. ``facts`` are the facts that the
     descriptor returns. ``raised`` maps a capability, a dtype or ``device_count`` to the exception that its probe
-    raised. ``wrong`` describes the wrong result of an API that exists. ``left_behind`` lists the side effects of
-    importing the device's module.
+    raised, or says that the process ended or hung. ``broken`` are those of ``raised`` whose API exists: what they did is a
+    fault and not a missing feature. ``wrong`` describes the wrong result of an API that exists. ``left_behind`` lists
+    the side effects of importing the device's module.
     """
 
     capabilities: dict[str, bool | None] = {}
@@ -65,6 +66,7 @@ class Answers(msgspec.Struct, frozen=True):
     facts: dict[str, str] = {}
     device_count: int = 1
     raised: dict[str, str] = {}
+    broken: dict[str, str] = {}
     wrong: dict[str, str] = {}
     left_behind: list[str] = []
     first_use: float = 0.0  # seconds by which the first call of an op took longer than the second
@@ -86,7 +88,7 @@ class Reply(Answers, frozen=True):
 
 class Said(msgspec.Struct, frozen=True):
     """A message of the subprocess: a probe begins, or a probe has ended (``over``) with an ``answer``, an exception
-    (``raised``) or a ``wrong`` result.
+    (``raised``) or a ``wrong`` result. With ``broken``, the API that raised exists.
 
     A message with an empty name and ``over`` is the last one; its ``raised`` then says why the device cannot be opened.
     Before the first probe, ``step`` names the step that the subprocess is about to take.
@@ -97,6 +99,7 @@ class Said(msgspec.Struct, frozen=True):
     over: bool = False
     answer: Any = None
     raised: str = ""
+    broken: bool = False
     wrong: str = ""
 
 
@@ -140,7 +143,9 @@ def ask(question: Question, each: float = EACH) -> Reply:
                 if ended.late
                 else f"the process {ended.how}"
             )
-            answers[asking.name] = Said(asking.name, over=True, raised=how)
+            # A cell that hangs waits for its time limit, so an API that hangs is not declared.
+            broken = not ended.late and asking.name in CAPABILITIES
+            answers[asking.name] = Said(asking.name, over=True, raised=how, broken=broken)
     return _reply(answers)
 
 
@@ -155,6 +160,7 @@ def _reply(answers: dict[str, Said]) -> Reply:
         facts=dict(facts.answer or common_facts()),
         device_count=int(count.answer or 1),
         raised={name: said.raised for name, said in answers.items() if said.raised},
+        broken={name: said.raised for name, said in answers.items() if said.broken},
         left_behind=list(left.answer or ()),
         wrong={name: said.wrong for name, said in answers.items() if said.wrong},
         first_use=float(answers.get(FIRST_USE, Said()).answer or 0.0),

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import re
 import sys
+import time
 from datetime import date
 from pathlib import Path
 
@@ -12,7 +15,7 @@ from click.testing import CliRunner, Result
 
 from conformance.cli import conform
 from conformance.contract import load
-from conformance.onboarding import drafting, probing
+from conformance.onboarding import drafting, init, probing
 from conformance.onboarding.init import agreement
 from conformance.onboarding.probing import first_use, flushes_subnormals, in_host_memory, questions
 from conformance.onboarding.questions import Question, Reply
@@ -258,19 +261,42 @@ def test_dtypes_whose_subnormal_numbers_count_as_zeros_are_asked_for_and_drafted
         assert load_file(tmp_path).flushes_subnormals == frozenset(found)
 
 
-def test_a_draft_declares_where_the_lists_of_autocast_differ(tmp_path: Path) -> None:
+def test_a_draft_names_where_the_lists_of_autocast_differ_and_does_not_declare_it(
+    tmp_path: Path,
+) -> None:
     answers = {**dict.fromkeys(CAPABILITIES, False), "autocast": True}
     found = {"unlisted": ["mm", "exp"], "lower": ["tensordot"]}
     reply = Reply(answers, ["float32"], autocast=found)
     path = tmp_path / "descriptor.py"
     path.write_text(drafting.descriptor(Question(name="mine", torch_type="cpu"), reply, DAY))
-    declared = registry.load_file(path).autocast
-    assert {(each.policy, each.ops) for each in declared} == {
-        ("unlisted", frozenset({"mm", "exp"})),
-        ("lower", frozenset({"tensordot"})),
-    }
+    assert registry.load_file(path).autocast == ()
+    assert '#   Autocast("unlisted", frozenset("exp mm".split()), "…")' in path.read_text()
     without = drafting.descriptor(Question(name="mine", torch_type="cpu"), Reply(answers), DAY)
     assert "Autocast" not in without
+
+
+def _said_of(run: str, tmp_path: Path, until: float | None) -> tuple[int | None, list[str]]:
+    """What ``conform init`` returns and says of a run, which is a Python program here."""
+    said: list[str] = []
+    command = [sys.executable, "-u", "-c", run]
+    return init._watched(command, tmp_path / "run.log", until, said.append), said
+
+
+def test_a_run_says_early_how_long_it_takes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(init, "_FIRST_REPORT", 0.0)
+    status, said = _said_of("import time; print('... [ 20%]'); time.sleep(1.5)", tmp_path, None)
+    assert status == 0
+    assert re.fullmatch(r"  \d s: 20 % is done; about \d+ s left", said[0])
+
+
+def test_a_run_whose_time_is_up_is_ended(tmp_path: Path) -> None:
+    program = "import os, time; print(os.getpid()); time.sleep(600)"
+    status, _ = _said_of(program, tmp_path, time.monotonic() + 1.0)
+    assert status is None
+    with pytest.raises(ProcessLookupError):
+        os.kill(int((tmp_path / "run.log").read_text()), 0)
 
 
 def test_the_first_call_of_an_op_is_measured_against_the_second() -> None:
@@ -282,19 +308,37 @@ def test_the_first_call_of_an_op_is_measured_against_the_second() -> None:
 def test_a_drafted_descriptor_declares_what_is_there_and_wrong(tmp_path: Path) -> None:
     answers = dict.fromkeys(CAPABILITIES, False) | {"strides": True}
     seen = {"generator": 'two draws\ndiffered "', "float16": "1.0 became 2.0", "properties": "None"}
-    raised = {"events": "NotImplementedError: later"}
-    reply = Reply(answers, ["float32"], raised=raised, wrong=seen)
+    raised = {"events": "NotImplementedError: later", "dlpack": "ValueError: no stream"}
+    broken = {"dlpack": "ValueError: no stream"}
+    reply = Reply(answers, ["float32"], raised=raised, wrong=seen, broken=broken)
     text = drafting.descriptor(Question(name="mine", torch_type="npu"), reply, DAY)
     (tmp_path / "descriptor.py").write_text(text)
     device = load_file(tmp_path)
-    assert device.capabilities == {"strides", "generator", "properties"}
+    assert device.capabilities == {"strides", "generator", "properties", "dlpack"}
     assert device.functions == {"properties": "get_device_properties"}  # which its clauses call
     assert device.dtypes == {"float16", "float32"}
     assert '"generator",  # wrong: two draws differed "\n' in text
+    assert '"dlpack",  # fails: ValueError: no stream\n' in text
+    assert text.count("no stream") == 1
     absent = text.partition("does not have these:")[2].partition("capabilities=")[0]
     assert {"storage", "streams"} <= set(absent.replace(",", " ").split())
-    assert not {"generator", "events"} & set(absent.replace(",", " ").split())
+    assert not {"generator", "events", "dlpack"} & set(absent.replace(",", " ").split())
     assert "#   events: NotImplementedError: later" in text
+
+
+@pytest.mark.parametrize(
+    ("error", "absent"),
+    [
+        (NotImplementedError("later"), True),
+        (AttributeError("module 'torch.npu' has no attribute 'memory_allocated'"), True),
+        (RuntimeError("Backend doesn't support events."), True),
+        (ValueError("Unknown device type npu for Dlpack"), True),
+        (RuntimeError("driver call failed: 700"), False),
+        (TypeError("elapsed_time() takes 1 positional argument but 2 were given"), False),
+    ],
+)
+def test_an_api_that_raises_is_broken_or_absent(error: Exception, absent: bool) -> None:
+    assert probing.is_absent(error) is absent
 
 
 def test_a_drafted_manifest_stands_by_cause(tmp_path: Path) -> None:

@@ -41,6 +41,14 @@ def refusal(build: Callable[[], object]) -> str:
     return str(caught.value)
 
 
+def test_priorities_of_streams_have_a_range() -> None:
+    given: dict[str, Any] = {"capabilities": {"streams", "stream_priority"}}
+    with pytest.raises(DescriptorError, match="nothing says which priorities there are"):
+        descriptor(**given)
+    assert descriptor(**given, priorities=(0, -1)).priorities == (0, -1)
+    assert descriptor(**given, functions={"stream": "Stream"}).functions
+
+
 def test_the_capabilities_are_those_of_the_contract() -> None:
     assert set(CAPABILITIES) == {
         "strides",

@@ -76,10 +76,33 @@ class Place:
 
 
 def stop(process: subprocess.Popen[str], how: signal.Signals) -> str:
-    """Send a signal to init and all that it has started. Returns what was printed."""
+    """Send a signal to init and all that it has started; SIGTERM to init alone, which ends what it has started. Returns what
+    was printed."""
     with suppress(ProcessLookupError):  # it has just ended
-        os.killpg(process.pid, how)
-    return process.communicate()[0]
+        if how is signal.SIGTERM:
+            process.send_signal(how)
+        else:
+            os.killpg(process.pid, how)
+    printed = process.communicate()[0]
+    latest = time.monotonic() + 10
+    while left := _alive_in(process.pid):
+        assert time.monotonic() < latest, (
+            f"{how.name}: processes that init started are left: {left}"
+        )
+        time.sleep(0.1)
+    return printed
+
+
+def _alive_in(group: int) -> list[str]:
+    """The processes of a group that have not ended, as the kernel describes them."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):  # it has just ended
+            text = path.read_text()
+            state, _, its_group, *_ = text.rpartition(")")[2].split()
+            if int(its_group) == group and state not in "ZX":
+                found.append(text)
+    return found
 
 
 def main() -> int:

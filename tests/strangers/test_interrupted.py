@@ -16,7 +16,12 @@ def test_an_init_that_was_ended_goes_on_and_leaves_nothing_elsewhere(
 ) -> None:
     place = Place(tmp_path, cache, ("--ops=neg", "--fast"))
     said = []
-    for step, how in (("asking twin", signal.SIGINT), ("run 1 of 1", signal.SIGKILL)):
+    steps = (
+        ("asking twin", signal.SIGINT),
+        ("run 1 of 1", signal.SIGTERM),
+        ("run 1 of 1", signal.SIGKILL),
+    )
+    for step, how in steps:
         process = place.start()
         assert process.stdout is not None
         printed: list[str] = []
@@ -26,7 +31,12 @@ def test_an_init_that_was_ended_goes_on_and_leaves_nothing_elsewhere(
                 break
         assert printed and printed[-1].startswith(step), f"before {step!r}: {''.join(printed)}"
         said.append(stop(process, how))
-    assert said == ["error: interrupted; nothing was written. Run the same command again to continue\n", ""]  # fmt: skip
+    again = "Run the same command again to continue\n"
+    assert said == [
+        f"error: interrupted; nothing was written. {again}",
+        f"error: interrupted; mytwin contains the descriptor, but no manifest yet. {again}",
+        "",
+    ]
     assert "continuing with the runs" in place.finish()
     assert '"float32"' in place.written()["descriptor.py"]
     assert [each for each in place.elsewhere() if not each.startswith("tmp/")] == []
