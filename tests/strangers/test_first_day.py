@@ -53,7 +53,7 @@ def test_init_leads_to_a_green_gate(device: str, tmp_path: Path, cache: Path) ->
         assert all(each.repro for each in cells.values() if each.outcome is Outcome.CRASH)
     if device == "fatal":  # a question that ends the process costs no other
         assert "facts: the process exited with status 3" in text
-        assert "properties: the process was killed by SIGSEGV" in text
+        assert '"properties",  # fails: the process was killed by SIGSEGV' in text
 
 
 def test_a_fault_of_the_next_version_regresses_and_can_be_recorded(
