@@ -90,7 +90,7 @@ class InitOptions:
     @property
     def selection(self) -> tuple[str, ...]:
         """The options for ``conform run`` that select cells."""
-        shard = ("--shard=1/6",) if self.quick else ()
+        shard = ("--shard=1/6",) if self.quick and not self.ops else ()
         return (*shard, *((f"--ops={self.ops}",) if self.ops else ()))
 
     def question(self) -> Question:
@@ -380,10 +380,10 @@ def _write_manifest(options: InitOptions, runs: list[Run], say: Say) -> int:
         )
     elif options.runs > 1:
         say("with this manifest the gate of the last run is green")
-    elif options.quick or options.ops:
+    elif parts := [f"--{part}" for part in ("quick", "ops") if getattr(options, part)]:
         say(
             "with this manifest the run is green, but it is a part of the plan, which the gate refuses: for a manifest of the "
-            f"whole plan, leave out {'--quick' if options.quick else '--ops'} and give another folder"
+            f"whole plan, leave out {' and '.join(parts)}, and give another folder"
         )
     else:
         say(
