@@ -73,7 +73,7 @@ def _with_other_calls(
     for sample in chosen:
         known |= aten_calls(ctx, sample)
     found: list[Sample] = []
-    for sample in others:
+    for sample in sorted(others, key=_least_telling):
         if len(found) == _WITH_OTHER_CALLS:
             break
         if sample.numel <= _LARGE and not (made := aten_calls(ctx, sample)) <= known:

@@ -209,12 +209,104 @@ def other_modes(context: CaseContext) -> None:
         lambda: torch.device("meta"),
         contextlib.nullcontext,
     )
+    _compare_under(context, program, states)
+
+
+@contextlib.contextmanager
+def _without_gradients(mode: AbstractContextManager[Any]) -> Iterator[None]:
+    """A mode, with gradients switched off."""
+    with torch.no_grad(), mode:
+        yield
+
+
+@cases("compile.programs", requires={"autocast"}, more=True)
+def in_an_autocast_region(context: CaseContext) -> None:
+    """The program is called outside of an autocast region, inside, inside without gradients, and outside again. Each
+    compiled call must leave the same outputs, with their dtypes, and the same gradients as the eager call."""
+    kind = context.kind
+
+    def program(x: torch.Tensor) -> Any:
+        with torch.autocast(kind, enabled=False):
+            exact = x @ x.t()
+        return x @ x.t(), exact, x.softmax(1)
+
+    states: Sequence[Callable[[], AbstractContextManager[Any]]] = (
+        contextlib.nullcontext,
+        lambda: torch.autocast(kind, torch.bfloat16),
+        lambda: _without_gradients(torch.autocast(kind, torch.bfloat16)),
+        contextlib.nullcontext,
+    )
+    _compare_under(context, program, states, rtol=3e-2, atol=3e-2)
+
+
+def _compare_under(
+    context: CaseContext,
+    program: Callable[..., Any],
+    states: Sequence[Callable[[], AbstractContextManager[Any]]],
+    rtol: float = RTOL,
+    atol: float = ATOL,
+) -> None:
+    """Compiles a program of one tensor once, calls it under each of the ``states``, which are modes of torch, and compares
+    each call with an eager call."""
     with compiling(backend_of(context)) as compiler:
         compiled = compiler(program)
         for number, state in enumerate(states):
             eager, made = (_called(context, each, state) for each in (program, compiled))
-            Comparison(context, f"call {number}", RTOL, ATOL).judge(eager, made)
+            Comparison(context, f"call {number}", rtol, atol).judge(eager, made)
         context.check(compiler.graphs, "no graph was compiled", kind=Kind.COUNT)
+
+
+@cases("compile.programs", more=True)
+def mode_that_stays(context: CaseContext) -> None:
+    """The program switches gradients off or on and leaves them so. After each compiled call, the mode must be that after
+    the eager call."""
+
+    def program(x: torch.Tensor, on: bool) -> Any:
+        y = x * 2
+        torch.set_grad_enabled(on)
+        return y, x * 3
+
+    found = {}
+    with compiling(backend_of(context)) as compiler:
+        compiled = compiler(program)
+        for on in (False, True, False):
+            for before in (True, False):
+                for name, each in (("eager", program), ("compiled", compiled)):
+                    x = Inputs(context)(4, 5, grad=True)
+                    with torch.set_grad_enabled(before):
+                        made = each(x, on)
+                        found[name] = torch.is_grad_enabled(), *(y.requires_grad for y in made)
+                text = "the gradient mode, or what requires a gradient, differs after the compiled program"
+                at = f"from {before} to {on}"
+                context.same(found["compiled"], found["eager"], text, Kind.STATE, at)
+        context.check(compiler.graphs, "no graph was compiled", kind=Kind.COUNT)
+
+
+@cases("compile.programs", more=True)
+def gradient_of_a_gradient(context: CaseContext) -> None:
+    """The gradient of a compiled program can be differentiated again, and is right; or the call raises an error that says
+    that this is not supported. It must not be treated as a constant."""
+
+    def program(x: torch.Tensor) -> torch.Tensor:
+        return (x.sin() * x).sum()
+
+    def second(function: Callable[..., Any]) -> torch.Tensor:
+        x = Inputs(context)(4, 5, grad=True)
+        (grad,) = torch.autograd.grad(function(x), x, create_graph=True)
+        (grad.square().sum() + x.sum()).backward()
+        assert x.grad is not None
+        return x.grad
+
+    want = second(program)
+    with compiling(backend_of(context)) as compiler:
+        try:
+            found = second(compiler(program))
+        except RuntimeError as error:
+            text = "the error raised for the gradient of a gradient does not mention double backward"
+            context.check("double backward" in str(error), text, found=error, kind=Kind.RAISED)
+            return
+    text = "the gradient of a gradient of a compiled program differs from eager execution"
+    context.assert_close(found, want, text, rtol=RTOL, atol=ATOL)
 
 
 def _called(

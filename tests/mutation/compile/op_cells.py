@@ -20,6 +20,7 @@ from devices.manifest import Manifest
 from devices.verdicts import Matcher
 from opinfo.compare import replace_tensors
 from opinfo.database import DATABASE
+from opinfo.exceptions import exceptions
 from opinfo.samples import draw
 from tests.compile.running import EQUAL, META, drawn_for, record_of
 
@@ -74,8 +75,12 @@ def outcome(cell: OpCell) -> Outcome:
 @lru_cache(maxsize=64)
 def cells_of(op: str, clause: str) -> tuple[OpCell, ...]:
     """The cells of an op for a clause in plan ``core``; the cheap ones first."""
-    subject = DATABASE.subjects()[op]
-    dtypes = [each for each in _DTYPES if each in subject.dtypes]
+    subject, known = DATABASE.subjects()[op], exceptions()
+    dtypes = [
+        each
+        for each in _DTYPES
+        if each in subject.dtypes and known.excluded(clause, op, each, fake_only=False) is None
+    ]
     taken = [each for each in dtypes if clause in set(SUITE.applying(drawn_for(op, each)[1]))]
     return tuple(
         OpCell(clause, op, dtype, variant) for variant in _VARIANTS[clause] for dtype in taken

@@ -15,6 +15,8 @@ from random import Random
 from typing import Any, Final, NamedTuple
 from unittest import mock
 
+import torch
+
 from tests.mutation import compilers
 from tests.mutation.compile.reach_table import reaching
 from tests.mutation.compile.trial import Counted, attempt
@@ -41,7 +43,9 @@ _ALIAS: Final = r"gen_alias_from_base\(([^,]*), ([^,]*), ([^,]*), (.*)\)\)$"
 _COPIED: Final = r"(\S+)\.copy_\((\S+)\)"
 _UNTIL_CALLED: Final = r"with _DisableAutocast_\(\):"
 
-#: By the name that torch gives to a generated function: what a mutant changes in it.
+#: By the name that torch gives to a generated function: what a mutant changes in it. Some of the text cannot be reached through
+#: torch.compile: Dynamo refuses programs that change the shape or strides of an input, and passes no tensor twice. Some has no effect
+#: here: a graph that runs op by op raises version counters by itself, and autocast is switched off twice around a graph with gradients.
 EDITS: Final[dict[str, dict[str, Edit]]] = {
     "output_alias_wrapper": {
         "an output that is an input is a view of it": Edit(
@@ -60,12 +64,8 @@ EDITS: Final[dict[str, dict[str, Edit]]] = {
         "no input is written": Edit(_COPIED, "None"),
         "the first input is not written": Edit(_COPIED, "None", 1),
         "zeros are written to inputs": Edit(_COPIED, r"\1.copy_(torch.zeros_like(\2))"),
-        "an input keeps its sizes and strides": Edit(r"\S+\.as_strided_\(.*\)$", "None"),
-        "an input gets the storage offset 0": Edit(r"\S+\.storage_offset\(\)\)$", "0)"),
-        "an input keeps its memory": Edit(r"\S+\.set_\(.*\)$", "None"),
     },
     "runtime_wrapper_orchestration": {
-        "version counters do not rise": Edit(r"^    _increment_version_\(.*$", "    pass"),
         "gradients stay switched off": Edit(r"(if grad_enabled: ).*\(True\)$", r"\1None"),
         "a change of the gradient mode is lost": Edit(
             r"^    torch\._C\._set_grad_enabled\(.*$", "    pass"
@@ -77,9 +77,6 @@ EDITS: Final[dict[str, dict[str, Edit]]] = {
     },
     "compiled_fn_wrapper": {
         "outputs without a gradient require one": Edit(r"^    non_diff = \(.*$", "    non_diff = []"),
-    },
-    "compiled_function_forward": {
-        "autocast stays switched on": Edit(_UNTIL_CALLED, "if True:"),
     },
     "compiled_function_backward": {
         "a gradient of a gradient is zero": Edit(
@@ -107,12 +104,6 @@ EDITS: Final[dict[str, dict[str, Edit]]] = {
     "synthetic_base_wrapper": {
         "the memory of aliased inputs is copied": Edit(
             r"(_bases\[\d+\] = )(\S.*)$", r"\1(\2).clone()"
-        ),
-        "an input keeps its sizes and strides": Edit(r"_inp\.as_strided_\(.*\)$", "None"),
-    },
-    "dedup_wrapper": {
-        "arguments are in reverse order": Edit(
-            r"deduped_args = (\[.*,.*\])$", r"deduped_args = \1[::-1]"
         ),
     },
 }
@@ -164,7 +155,7 @@ def planted(spec: Spec, sham: bool) -> Iterator[Counted]:
         state.reached += wrong != text
         return text if sham else wrong
 
-    with _generated(change):
+    with _generated(change), torch.set_grad_enabled(torch.is_grad_enabled()):  # a mutant may leave it off
         yield state
 
 
