@@ -26,7 +26,7 @@ from torch.utils import _pytree as pytree
 
 from conformance.checks.cases.cases import BehaviourCase
 from tests.mutation import compilers
-from tests.mutation.compile import traced_backward
+from tests.mutation.compile import runtime_wrappers, traced_backward
 from tests.mutation.compile.reach_table import Reach
 from tests.mutation.compilers import Spec
 
@@ -169,10 +169,16 @@ def noting_mutants(*, all_ops: bool = False) -> Iterator[set[Spec]]:
 def measure(case: BehaviourCase) -> Reach:
     """Runs a case with the right compiler, and returns which mutants it reaches."""
     begin = time.perf_counter()
-    with warnings.catch_warnings(), noting_mutants() as notes, traced_backward.noting() as methods:
+    with (
+        warnings.catch_warnings(),
+        noting_mutants() as notes,
+        traced_backward.noting() as methods,
+        runtime_wrappers.noting() as wrappers,
+    ):
         warnings.simplefilter("ignore")
         compilers.outcome(case)
-    return Reach(time.perf_counter() - begin, {"|".join(each) for each in notes} | methods)
+    found = {"|".join(each) for each in notes}
+    return Reach(time.perf_counter() - begin, found | methods | wrappers)
 
 
 def write(target: Path) -> None:

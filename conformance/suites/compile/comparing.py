@@ -211,7 +211,9 @@ def run_all(
     inputs = [_tensors(each) for each in given]
     versions = [[version_of(each) for each in of_one] for of_one in inputs]
     torch.manual_seed(17)
-    with torch.set_grad_enabled(torch.is_grad_enabled()):  # restored if a program leaves another mode
+    with torch.set_grad_enabled(
+        torch.is_grad_enabled()
+    ):  # restored if a program leaves another mode
         results = programs(given)
         gradients_on = torch.is_grad_enabled()
     context.opened.settle(results)

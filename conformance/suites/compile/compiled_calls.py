@@ -158,7 +158,9 @@ def compared_in_turn(
             if not found.ended:
                 bound = Arguments(args, kwargs)
                 other = other_call(call, bound, geometries)
-                compare(found, compiler, other, bound.tensors, differentiable(bound.tensors, places))
+                compare(
+                    found, compiler, other, bound.tensors, differentiable(bound.tensors, places)
+                )
                 found.raised = None  # the op may refuse another layout or size
         if not found.ended:
             others_again = list(map(varied, call.values))

@@ -13,6 +13,7 @@ from conformance.checks.ops.calls import Laid
 from conformance.checks.ops.context import OpContext
 from opinfo.compare import tensors_of
 from opinfo.samples import Sample, choose
+from opinfo.torch_private import NO_FAKE_ANSWER, FakeTensorMode
 
 #: An overload of aten with the dtypes of the tensors that it takes.
 AtenCall = tuple[str, tuple[str, ...]]
@@ -76,10 +77,27 @@ def _with_other_calls(
     for sample in sorted(others, key=_least_telling):
         if len(found) == _WITH_OTHER_CALLS:
             break
-        if sample.numel <= _LARGE and not (made := aten_calls(ctx, sample)) <= known:
+        made = aten_calls(ctx, sample) if sample.numel <= _LARGE else known
+        if not made <= known and not _needs_values(ctx, sample):
             known |= made
             found.append(sample)
     return found
+
+
+def _needs_values(ctx: OpContext, sample: Sample) -> bool:
+    """Return True if FakeTensor needs the values of tensors for this call on the CPU, such as places at which to split: the
+    call cannot be compiled."""
+    try:
+        with FakeTensorMode() as mode:
+            args, kwargs = sample.call.bind([mode.from_tensor(each) for each in sample.tensors])
+            ctx.subject.reference(*args, **kwargs)
+    except NO_FAKE_ANSWER:
+        return True
+    except RuntimeError as error:  # a function in C++ read the values
+        return "data is not allocated" in str(error)
+    except Exception:  # FakeTensor may raise any type; the cell will show it
+        return False
+    return False
 
 
 class _Noting(TorchDispatchMode):

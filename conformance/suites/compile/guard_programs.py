@@ -37,12 +37,11 @@ def _with(*arguments: Any) -> Make:
 
 @cases("compile.programs", more=True)
 def other_keys(context: CaseContext) -> None:
-    """The program returns the keys of a dict, and which keys are left after one was removed; it does not read the values.
-    Called with other keys, fewer or more keys, or another order, it must return the keys of this call."""
+    """The program returns the keys of a dict, and how many keys are left after one was removed; it reads no values. Called with other keys, fewer or more keys, or another order, it must return the keys of this call."""
 
     def program(x: torch.Tensor, given: dict[str, int], other: dict[str, int]) -> Any:
         other.pop("a", None)
-        return x * 2, [name for name in given.keys()], len(other)
+        return x * 2, [name.upper() for name in given], len(other)
 
     def keys(*names: str) -> Make:
         return lambda new: (new(4, 5), dict.fromkeys(names, 1), dict.fromkeys(names, 1))
@@ -179,7 +178,13 @@ def other_attributes(context: CaseContext) -> None:
 
         return make
 
-    calls = (2, 0.5, "sine"), (3, 0.5, "sine"), (2, 1.5, "sine"), (2, 0.5, "cosine"), (2, 0.5, "sine")
+    calls = (
+        (2, 0.5, "sine"),
+        (3, 0.5, "sine"),
+        (2, 1.5, "sine"),
+        (2, 0.5, "cosine"),
+        (2, 0.5, "sine"),
+    )
     compare(context, program, *(having(*each) for each in calls))
 
 
@@ -302,7 +307,9 @@ def gradient_of_a_gradient(context: CaseContext) -> None:
         try:
             found = second(compiler(program))
         except RuntimeError as error:
-            text = "the error raised for the gradient of a gradient does not mention double backward"
+            text = (
+                "the error raised for the gradient of a gradient does not mention double backward"
+            )
             context.check("double backward" in str(error), text, found=error, kind=Kind.RAISED)
             return
     text = "the gradient of a gradient of a compiled program differs from eager execution"

@@ -10,10 +10,10 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 import torch
 
+from conformance.run.item_report import BAD, verdict_of
 from conformance.suites.compile import SUITE, eager_equals_compiled, meta_agrees
 from conformance.suites.compile.compiled_samples import WHOLE
 from conformance.suites.compile.eager_equals_compiled import DYNAMIC
-from conformance.run.item_report import BAD, verdict_of
 from devices import registry
 from devices.cell import Outcome
 from devices.manifest import Manifest

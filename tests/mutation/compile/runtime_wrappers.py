@@ -76,12 +76,12 @@ EDITS: Final[dict[str, dict[str, Edit]]] = {
         ),
     },
     "compiled_fn_wrapper": {
-        "outputs without a gradient require one": Edit(r"^    non_diff = \(.*$", "    non_diff = []"),
+        "outputs without a gradient require one": Edit(
+            r"^    non_diff = \(.*$", "    non_diff = []"
+        ),
     },
     "compiled_function_backward": {
-        "a gradient of a gradient is zero": Edit(
-            r"return _double_bw_\(.*\)$", "return impl_fn()"
-        ),
+        "a gradient of a gradient is zero": Edit(r"return _double_bw_\(.*\)$", "return impl_fn()"),
     },
     "backward_prologue": {
         "gradients keep their strides": Edit(
@@ -97,9 +97,7 @@ EDITS: Final[dict[str, dict[str, Edit]]] = {
         ),
     },
     "backward_epilogue": {
-        "the first gradient is lost": Edit(
-            r"out = tuple\(out\)$", "out = (None, *tuple(out)[1:])"
-        ),
+        "the first gradient is lost": Edit(r"out = tuple\(out\)$", "out = (None, *tuple(out)[1:])"),
     },
     "synthetic_base_wrapper": {
         "the memory of aliased inputs is copied": Edit(
@@ -135,7 +133,9 @@ def _generated(change: Callable[[str, str], str]) -> Iterator[None]:
     module: Any = importlib.import_module(_MODULE)
     right = module._compile_and_exec_source
 
-    def compiled(source: str, names: Any, function: str, artifact: str, *rest: Any, **more: Any) -> Any:
+    def compiled(
+        source: str, names: Any, function: str, artifact: str, *rest: Any, **more: Any
+    ) -> Any:
         return right(change(artifact, source), names, function, artifact, *rest, **more)
 
     with mock.patch.object(module, "_compile_and_exec_source", compiled):
@@ -155,7 +155,10 @@ def planted(spec: Spec, sham: bool) -> Iterator[Counted]:
         state.reached += wrong != text
         return text if sham else wrong
 
-    with _generated(change), torch.set_grad_enabled(torch.is_grad_enabled()):  # a mutant may leave it off
+    with (
+        _generated(change),
+        torch.set_grad_enabled(torch.is_grad_enabled()),
+    ):  # a mutant may leave it off
         yield state
 
 

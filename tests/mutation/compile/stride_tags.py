@@ -30,7 +30,11 @@ FAMILY: Final = "stride_tags"
 _CLAUSE: Final = "compile.stride_tags"
 #: By tag: the constraints that allow strides which the tag forbids. A stricter constraint would be no fault.
 WEAKER: Final[dict[str, tuple[str, ...]]] = {
-    "needs_exact_strides": ("flexible_layout", "needs_fixed_stride_order", "needs_contiguous_strides"),
+    "needs_exact_strides": (
+        "flexible_layout",
+        "needs_fixed_stride_order",
+        "needs_contiguous_strides",
+    ),
     "needs_contiguous_strides": (
         "flexible_layout",
         "needs_fixed_stride_order",
