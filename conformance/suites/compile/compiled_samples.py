@@ -137,7 +137,8 @@ def _aten_calls(ctx: OpContext, sample: Sample) -> set[AtenCall]:
                 torch.autograd.grad(ends, leaves, ones, allow_unused=True)
     except Exception:  # other clauses check what the op refuses
         return set()
-    return mode.calls
+    found: set[AtenCall] = mode.calls
+    return found
 
 
 def _least_telling(sample: Sample) -> tuple[bool, bool, bool, int, bool, int]:

@@ -37,7 +37,8 @@ def _with(*arguments: Any) -> Make:
 
 @cases("compile.programs", more=True)
 def other_keys(context: CaseContext) -> None:
-    """The program returns the keys of a dict, and how many keys are left after one was removed; it reads no values. Called with other keys, fewer or more keys, or another order, it must return the keys of this call."""
+    """The program returns the keys of a dict, and how many keys are left after one was removed; it reads no values. Called
+    with other keys, fewer or more keys, or another order, it must return the keys of this call."""
 
     def program(x: torch.Tensor, given: dict[str, int], other: dict[str, int]) -> Any:
         other.pop("a", None)
@@ -87,7 +88,8 @@ def present_and_absent(context: CaseContext) -> None:
 
         return make
 
-    yes, no = ("scale", "sine", list, "shift"), ("other", "cosine", tuple, "no_shift")
+    yes: tuple[Any, ...] = ("scale", "sine", list, "shift")
+    no: tuple[Any, ...] = ("other", "cosine", tuple, "no_shift")
     one_no = [(*yes[:n], no[n], *yes[n + 1 :]) for n in range(4)]
     one_yes = [(*no[:n], yes[n], *no[n + 1 :]) for n in range(4)]
     compare(context, program, *(call(*each) for each in (yes, *one_no, no, *one_yes, yes)))
