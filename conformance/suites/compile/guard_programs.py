@@ -206,13 +206,13 @@ def other_modes(context: CaseContext) -> None:
     Each compiled call must leave the same outputs, inputs and gradients as the eager call."""
 
     def program(x: torch.Tensor) -> Any:
-        y = x * torch.full((5,), 2.0, device=x.device)
-        return y.exp(), torch.zeros(2).device.type
+        twos = torch.full((5,), 2.0, device=x.device)  # of the default dtype
+        return (x * twos).exp(), twos, torch.zeros(2).device.type
 
     states: Sequence[Callable[[], AbstractContextManager[Any]]] = (
         contextlib.nullcontext,
         torch.no_grad,
-        lambda: _default_dtype(torch.float64),
+        lambda: _default_dtype(torch.bfloat16),
         lambda: torch.device("meta"),
         contextlib.nullcontext,
     )
