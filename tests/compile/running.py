@@ -31,14 +31,28 @@ def record_of(
     guard: Guard = UNWATCHED,
 ) -> CellRecord:
     """The cell of an op."""
+    context = context_of(clause, op, dtype, device=device, variant=variant, guard=guard)
+    run_checks(context, SUITE.op_checks)
+    return context.recorder.cells[clause]
+
+
+def context_of(
+    clause: str,
+    op: str,
+    dtype: str = "float32",
+    *,
+    device: str = "cpu",
+    variant: str = WHOLE,
+    guard: Guard = UNWATCHED,
+) -> OpContext:
+    """The context in which the cell of an op runs."""
     subject, traits, chosen = drawn_for(op, dtype, device)
     opened = open_device(registry.get(device))
     assert clause in set(SUITE.applying(traits)), f"{clause} does not apply to {op}[{dtype}]"
     recorder = Recorder(op, dtype, [clause], variant=variant)
     strides = StrideReference(opened.descriptor.torch_type, None)
     about = (subject, dtype, traits, chosen, opened, strides, recorder)
-    run_checks(OpContext(*about, exceptions(), guard), SUITE.op_checks)
-    return recorder.cells[clause]
+    return OpContext(*about, exceptions(), guard)
 
 
 @lru_cache(maxsize=8)

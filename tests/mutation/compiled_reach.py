@@ -26,7 +26,7 @@ from torch.utils import _pytree as pytree
 
 from conformance.checks.cases.cases import BehaviourCase
 from tests.mutation import compilers
-from tests.mutation.compile import traced_backward
+from tests.mutation.compile import runtime_wrappers, traced_backward
 from tests.mutation.compile.reach_table import Reach
 from tests.mutation.compilers import Spec
 
@@ -95,8 +95,11 @@ _LOST_WRITES: Final = "written inputs are not written"
 _WHOLE_GRAPHS: Final = tuple(each for each in compilers.RUNS if each != _LOST_WRITES)
 
 
-def _may_matter(kind: str, given: Sequence[Any], made: Sequence[Any]) -> bool:
-    """Whether a fault of the run of a graph can change something, by its inputs and outputs. Most depend on other calls too."""
+def _may_matter(kind: str, given: Sequence[Any], made: Sequence[Any], drew: bool) -> bool:
+    """Whether a fault of the run of a graph can change something, by its inputs and outputs and by whether it ``drew`` random
+    numbers. Most depend on other calls too."""
+    if kind == "random numbers leave the generator as it was":
+        return drew
     if kind.startswith("sizes"):
         return any(type(each) is int for each in given)
     if kind == "gradients are recorded":
@@ -145,12 +148,13 @@ def noting_mutants(*, all_ops: bool = False) -> Iterator[set[Spec]]:
     compile_it = torch.compile
 
     def run(graph: Any, given: list[Any], part: str) -> list[Any]:
-        met = _met(given)
+        met, before = _met(given), torch.get_rng_state()
         made = list(_NotingMutants(graph, part, notes, all_ops).run(*given))
+        drew = not torch.equal(before, torch.get_rng_state())
         for name, change in compilers.OUTPUTS.items():
             if met and any(change(each) is not each for each in compilers.tensors_in(made)):
                 notes.update(Spec("outputs", name, part, each) for each in met)
-        kinds = [name for name in _WHOLE_GRAPHS if _may_matter(name, given, made)]
+        kinds = [name for name in _WHOLE_GRAPHS if _may_matter(name, given, made, drew)]
         notes.update(Spec("run", name, part, each) for name in kinds for each in met)
         return made
 
@@ -169,10 +173,16 @@ def noting_mutants(*, all_ops: bool = False) -> Iterator[set[Spec]]:
 def measure(case: BehaviourCase) -> Reach:
     """Runs a case with the right compiler, and returns which mutants it reaches."""
     begin = time.perf_counter()
-    with warnings.catch_warnings(), noting_mutants() as notes, traced_backward.noting() as methods:
+    with (
+        warnings.catch_warnings(),
+        noting_mutants() as notes,
+        traced_backward.noting() as methods,
+        runtime_wrappers.noting() as wrappers,
+    ):
         warnings.simplefilter("ignore")
         compilers.outcome(case)
-    return Reach(time.perf_counter() - begin, {"|".join(each) for each in notes} | methods)
+    found = {"|".join(each) for each in notes}
+    return Reach(time.perf_counter() - begin, found | methods | wrappers)
 
 
 def write(target: Path) -> None:

@@ -70,10 +70,13 @@ OUTPUTS: Final = {
     "without signs of zero": lambda x: x + 0.0 if x.is_floating_point() else x,
     "detached from a gap": lambda x: x.clone(memory_format=torch.contiguous_format),
 }
-#: Guards that are left out, by the functions of torch that make them.
+#: Guards that are left out, by the functions of torch that make them. Torch makes other sorts that can be left out without an
+#: effect: ``GRAD_MODE`` and ``DETERMINISTIC_ALGORITHMS`` check nothing, because ``GLOBAL_STATE`` does; ``SET_CONTAINS`` and
+#: ``DICT_CONTAINS`` stand beside a guard of the whole set or of the value; and nothing asks for ``BOOL_MATCH``.
 GUARDS: Final = (
-    *("TENSOR_MATCH", "EQUALS_MATCH", "CONSTANT_MATCH", "SHAPE_ENV", "GRAD_MODE"),
-    *("TYPE_MATCH", "SEQUENCE_LENGTH", "DICT_KEYS_MATCH", "BOOL_MATCH", "DUPLICATE_INPUT"),
+    *("TENSOR_MATCH", "EQUALS_MATCH", "CONSTANT_MATCH", "SHAPE_ENV", "GLOBAL_STATE", "ID_MATCH"),
+    *("TYPE_MATCH", "SEQUENCE_LENGTH", "DICT_KEYS_MATCH", "DICT_NOT_CONTAINS", "HASATTR"),
+    *("DUPLICATE_INPUT", "CLASS_MATCH", "CLOSURE_MATCH", "BUILTIN_MATCH", "TORCH_FUNCTION_STATE"),
 )
 #: What is wrong with the run of a graph.
 RUNS: Final = (

@@ -142,6 +142,36 @@ def test_a_program_with_operands_of_all_kinds_notices_a_mutant(name: str, case: 
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    ("guard", "case"),
+    [
+        ("TENSOR_MATCH", "other_dtypes"),
+        ("EQUALS_MATCH", "present_and_absent"),
+        ("CONSTANT_MATCH", "other_attributes"),
+        ("SHAPE_ENV", "branch_on_a_size"),
+        ("GLOBAL_STATE", "other_modes"),
+        ("ID_MATCH", "other_objects"),
+        ("TYPE_MATCH", "other_objects"),
+        ("SEQUENCE_LENGTH", "other_sequences"),
+        ("DICT_KEYS_MATCH", "other_keys"),
+        ("DICT_NOT_CONTAINS", "present_and_absent"),
+        ("HASATTR", "present_and_absent"),
+        ("DUPLICATE_INPUT", "input_given_twice"),
+        ("CLASS_MATCH", "other_objects"),
+        ("CLOSURE_MATCH", "other_objects"),
+        ("BUILTIN_MATCH", "other_objects"),
+        ("TORCH_FUNCTION_STATE", "other_modes"),
+    ],
+)
+def test_a_program_notices_that_a_guard_is_left_out(guard: str, case: str) -> None:
+    assert guard in compilers.GUARDS
+    found = next(each for each in compilers.cases() if each.name == case)
+    assert compilers.outcome(found) is Outcome.PASS
+    with planted(Spec("guard left out", guard, "all", "always")):
+        assert compilers.outcome(found) is Outcome.FAIL
+
+
+@pytest.mark.slow
 def test_every_op_is_called_with_operands_that_meet_each_condition() -> None:
     names = [each for each in compilers.cases() if each.name.endswith("_of_all_operands")]
     with compiled_reach.noting() as notes:

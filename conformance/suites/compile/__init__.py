@@ -9,6 +9,7 @@ from conformance.suites.compile import (
     eager_equals_compiled,
     essential_programs,
     exported_programs,
+    guard_programs,
     meta_agrees,
     nested_modules,
     network_programs,
@@ -18,7 +19,7 @@ from conformance.suites.compile import (
     view_programs,
     whole_ops,
 )
-from conformance.suites.compile.compiled_samples import WHOLE
+from conformance.suites.compile.compiled_samples import COMPILER, WHOLE
 from opinfo.torch_private import load_compiler
 
 SUITE = Suite(
@@ -31,6 +32,7 @@ SUITE = Suite(
         network_programs.cases,
         number_programs.cases,
         control_programs.cases,
+        guard_programs.cases,
         random_numbers.cases,
         device_programs.cases,
         device_interface.cases,
@@ -54,7 +56,7 @@ SUITE = Suite(
             grad=True,
             quick=eager_equals_compiled.in_quick,
             more_variants=(WHOLE, eager_equals_compiled.DYNAMIC),
-            whole_variants=(eager_equals_compiled.COMPILER,),
+            whole_variants=(COMPILER,),
             seconds=60.0,
             loads=load_compiler,
         ),

@@ -78,6 +78,7 @@ class Ran:
     leaves: list[Any]  # the outputs, and what else is in the result
     spec: Any  # how they are nested
     rose: list[bool]  # by input: its version counter rose
+    gradients_on: bool = True  # after the run: whether autograd records
     error: Exception | None = None
     gradients: dict[str, torch.Tensor | None] = field(default_factory=dict)
 
@@ -194,7 +195,7 @@ def run(
     try:
         [made] = run_all(context, lambda each: [program(*each[0])], [given], tangents)
     except Exception as error:  # compared with that of the other run
-        return Ran(_tensors(given), [], None, [], error)
+        return Ran(_tensors(given), [], None, [], error=error)
     return made
 
 
@@ -211,14 +212,18 @@ def run_all(
     leaves_of = [_leaves_behind(each) for each in inputs]
     versions = [[version_of(each) for each in of_one] for of_one in inputs]
     torch.manual_seed(17)
-    results = programs(given)
+    with torch.set_grad_enabled(
+        torch.is_grad_enabled()
+    ):  # restored if a program leaves another mode
+        results = programs(given)
+        gradients_on = torch.is_grad_enabled()
     context.opened.settle(results)
     context.settle()
     made = []
     for of_one, before, result in zip(inputs, versions, results):
         leaves, spec = pytree.tree_flatten(result)
         rose = [version_of(each) > old for each, old in zip(of_one, before)]
-        made.append(Ran(of_one, leaves, spec, rose))
+        made.append(Ran(of_one, leaves, spec, rose, gradients_on))
     _backward(context, made, leaves_of, tangents)
     return made
 
@@ -289,6 +294,8 @@ class Comparison:
             return
         if made.error is not None:
             raise made.error
+        text = "gradients are switched on or off after the compiled program, unlike after eager execution"
+        self._same(made.gradients_on, eager.gradients_on, text)
         self._nested(eager, made)
         for number, (want, found) in enumerate(zip(eager.tensors, made.tensors)):
             self._output(want, found, f"output {number}")

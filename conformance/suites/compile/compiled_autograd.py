@@ -199,6 +199,43 @@ def hooks(context: CaseContext) -> None:
 
 
 @cases(CLAUSE, more=True)
+def hooks_of_all_nodes(context: CaseContext) -> None:
+    """Hooks before and after each node of a graph, also after the nodes that accumulate gradients in leaves, must run in
+    the same order as in the eager backward pass, and change the gradients in the same way."""
+
+    def with_hooks(leaves: list[torch.Tensor]) -> list[str]:
+        told: list[str] = []
+
+        def note(name: str, factor: float | None = None) -> Callable[..., Any]:
+            def hook(*given: Any) -> Any:
+                told.append(name)
+                if factor is None:
+                    return None
+                return tuple(None if each is None else each * factor for each in given[0])
+
+            return hook
+
+        y = _network(leaves)
+        for number, node in enumerate(_nodes(y)):
+            node.register_prehook(note(f"before node {number}", 2.0))
+            node.register_hook(note(f"after node {number}"))
+        for number, each in enumerate(leaves):
+            each.register_post_accumulate_grad_hook(note(f"accumulated {number}"))
+        y.sum().backward()
+        return told
+
+    _beside_eager(context, with_hooks)
+
+
+def _nodes(tensor: torch.Tensor) -> list[Any]:
+    """Returns the nodes of a tensor's graph; those nearer to the tensor come first."""
+    found: list[Any] = [tensor.grad_fn]
+    for node in found:
+        found += [each for each, _ in node.next_functions if each is not None and each not in found]
+    return found
+
+
+@cases(CLAUSE, more=True)
 def scaled_when_accumulated(context: CaseContext) -> None:
     """A hook that runs after a gradient was accumulated changes the gradient and the parameter, as optimisers that
     step during backward do. The results must equal those of an eager backward pass."""

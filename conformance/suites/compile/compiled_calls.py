@@ -158,13 +158,26 @@ def compared_in_turn(
             if not found.ended:
                 bound = Arguments(args, kwargs)
                 other = other_call(call, bound, geometries)
-                compare(found, compiler, other, bound.tensors, places)
+                compare(
+                    found, compiler, other, bound.tensors, differentiable(bound.tensors, places)
+                )
                 found.raised = None  # the op may refuse another layout or size
         if not found.ended:
             others_again = list(map(varied, call.values))
             compare(found, compiler, call, others_again, places, repeated=True)
             found.raised = None
     return found.forget_tensors()
+
+
+def differentiable(tensors: Sequence[torch.Tensor], places: Sequence[int]) -> list[int]:
+    """Returns those of the ``places`` at which there is a floating-point or complex tensor: a call may have fewer tensors
+    than another call of the same op, or tensors of other dtypes at these places."""
+    return [
+        place
+        for place in places
+        if place < len(tensors)
+        and (tensors[place].is_floating_point() or tensors[place].is_complex())
+    ]
 
 
 def other_call(call: Invocation, given: Arguments, geometries: Any) -> Invocation:

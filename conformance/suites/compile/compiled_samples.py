@@ -3,21 +3,32 @@
 from __future__ import annotations
 
 import zlib
+from collections.abc import Sequence
+from typing import Any
 
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from conformance.checks.ops.calls import Laid
 from conformance.checks.ops.context import OpContext
+from opinfo.compare import tensors_of
 from opinfo.samples import Sample, choose
+from opinfo.torch_private import NO_FAKE_ANSWER, FakeTensorMode
+
+#: An overload of aten with the dtypes of the tensors that it takes.
+AtenCall = tuple[str, tuple[str, ...]]
 
 #: The variant of a cell in which an op is tried on several samples and in several layouts. The cell without a variant has
 #: one call.
 WHOLE = "layouts"
+#: The variant that compiles the same calls with the compiler that the device brings.
+COMPILER = "compiler"
 STEPPED = "contiguous+step_inner+offset"
 #: Layouts of the covering set, one of each sort: the compiler decides by strides, offsets and stride 0.
 LAYOUTS = frozenset(
     {
         "contiguous",
+        "contiguous+offset",
         "transposed",
         "channels_last",
         STEPPED,
@@ -32,6 +43,8 @@ _LARGE = 2**12
 _FURTHER = 2
 #: The same for ops that draw random numbers: many calls of dropout draw none.
 _FURTHER_DRAWN = 8
+#: The most samples that are compiled because they make aten calls that the samples before do not make.
+_WITH_OTHER_CALLS = 3
 #: The families of ops that have no values, or other values each time.
 DRAWN = frozenset({"values.free", "values.drawn"})
 
@@ -39,13 +52,93 @@ DRAWN = frozenset({"values.free", "values.drawn"})
 def lead_first(ctx: OpContext) -> list[Sample]:
     """Return the samples that are compiled, starting with the best one: a sample that has elements and, if possible,
     four dimensions, because layouts differ most in four dimensions. A cell without a variant uses only the first of
-    these samples that the device accepts."""
+    these samples that the device accepts. The variant ``layouts`` also uses samples that make other aten calls."""
     usable = [each for each in ctx.common if tried(each)]
     if not usable:
         return []
     lead = min(usable, key=_least_telling)
     count = _FURTHER_DRAWN if ctx.traits.families & DRAWN else _FURTHER
-    return [lead, *choose([each for each in usable if each is not lead], count)]
+    chosen = [lead, *choose([each for each in usable if each is not lead], count)]
+    if ctx.variant not in (WHOLE, COMPILER):
+        return chosen
+    taken = {each.index for each in chosen}
+    return [*chosen, *_with_other_calls(ctx, chosen, [x for x in usable if x.index not in taken])]
+
+
+def _with_other_calls(
+    ctx: OpContext, chosen: Sequence[Sample], others: Sequence[Sample]
+) -> list[Sample]:
+    """Return those of the ``others`` that make an aten call, forward or backward, which no sample before makes: an op may
+    run other code for other arguments, such as a pooling whose result has one element."""
+    known: set[AtenCall] = set()
+    for sample in chosen:
+        known |= aten_calls(ctx, sample)
+    found: list[Sample] = []
+    for sample in sorted(others, key=_least_telling):
+        if len(found) == _WITH_OTHER_CALLS:
+            break
+        made = aten_calls(ctx, sample) if sample.numel <= _LARGE else known
+        if not made <= known and not _needs_values(ctx, sample):
+            known |= made
+            found.append(sample)
+    return found
+
+
+def _needs_values(ctx: OpContext, sample: Sample) -> bool:
+    """Return True if FakeTensor needs the values of tensors for this call on the CPU, such as places at which to split: the
+    call cannot be compiled."""
+    try:
+        with FakeTensorMode() as mode:
+            args, kwargs = sample.call.bind([mode.from_tensor(each) for each in sample.tensors])
+            ctx.subject.reference(*args, **kwargs)
+    except NO_FAKE_ANSWER:
+        return True
+    except RuntimeError as error:  # a function in C++ read the values
+        return "data is not allocated" in str(error)
+    except Exception:  # FakeTensor may raise any type; the cell will show it
+        return False
+    return False
+
+
+class _Noting(TorchDispatchMode):
+    """A dispatch mode that notes the aten calls in a block."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.calls: set[AtenCall] = set()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        dtypes = tuple(str(each.dtype) for each in tensors_of((args, kwargs or {})))
+        self.calls.add((str(func), dtypes))
+        return func(*args, **(kwargs or {}))
+
+
+def aten_calls(ctx: OpContext, sample: Sample) -> set[AtenCall]:
+    """Return the aten calls that the op and its backward make on the CPU for a sample: each is an overload with the dtypes
+    of its tensors. The result is empty if the CPU refuses the sample."""
+    key = ("aten calls", sample.index)
+    if key not in ctx.kept:
+        ctx.kept[key] = _aten_calls(ctx, sample)
+    found: set[AtenCall] = ctx.kept[key]
+    return found
+
+
+def _aten_calls(ctx: OpContext, sample: Sample) -> set[AtenCall]:
+    places = places_of(ctx, sample)
+    tensors = [each.clone().requires_grad_(n in places) for n, each in enumerate(sample.tensors)]
+    args, kwargs = sample.call.bind(tensors)
+    try:
+        with torch.set_grad_enabled(bool(places)), _Noting() as mode:
+            made = ctx.subject.reference(*args, **kwargs)
+            ends = [each for each in tensors_of(made) if each.requires_grad]
+            if ends:
+                ones = [torch.ones_like(each) for each in ends]
+                leaves = [tensors[place] for place in places]
+                torch.autograd.grad(ends, leaves, ones, allow_unused=True)
+    except Exception:  # other clauses check what the op refuses
+        return set()
+    found: set[AtenCall] = mode.calls
+    return found
 
 
 def _least_telling(sample: Sample) -> tuple[bool, bool, bool, int, bool, int]:

@@ -19,6 +19,7 @@ from conformance.checks.ops.modes import Mode
 from conformance.suites.compile.compiled_calls import compared, compared_in_turn, compiled
 from conformance.suites.compile.compiled_judge import judge_compiled
 from conformance.suites.compile.compiled_samples import (
+    COMPILER,
     DRAWN,
     STEPPED,
     laid_for,
@@ -32,8 +33,8 @@ from opinfo.reference import value_answer
 from opinfo.samples import Sample, Traits
 
 CLAUSE = "compile.eager_equals_compiled"
-#: The variants of a cell: compiled for shapes that may change, and by the device's own compiler.
-DYNAMIC, COMPILER = "dynamic", "compiler"
+#: The variant of a cell that is compiled for shapes that may change.
+DYNAMIC = "dynamic"
 #: Plan ``quick`` compiles one op in this many.
 _QUICK = 8
 #: The dtypes in which an op is compiled: the first one that it takes. What a compiler does hardly depends on the dtype.

@@ -4,6 +4,7 @@ second process reads from the cache."""
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -26,7 +27,7 @@ CLOSE: Any = {"rtol": 1e-4, "atol": 1e-5}
 
 class _Network(nn.Module):
     """A network with a convolution, a batch norm with statistics, a buffer that counts calls, tensors that forward
-    creates, and a product with a transposed parameter."""
+    creates, the size of the batch as a number, and a product with a transposed parameter."""
 
     calls: torch.Tensor
 
@@ -40,7 +41,7 @@ class _Network(nn.Module):
     def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         self.calls.add_(1)
         y = torch.relu(self.norm(self.convolution(x))).mean((2, 3))
-        z = y @ self.weight.t() + torch.arange(5, device=x.device, dtype=x.dtype)
+        z = y @ self.weight.t() + torch.arange(5, device=x.device, dtype=x.dtype) * x.shape[0]
         return z, torch.zeros_like(x).add_(x).transpose(1, 3)
 
 
@@ -56,8 +57,8 @@ def _images(rows: int = 3) -> torch.Tensor:
 def _compare(
     context: CaseContext, program: nn.Module, eager: nn.Module, device: torch.device, rows: int = 3
 ) -> None:
-    """Checks that an exported program and an eager module give the same results on a device, and leave the same values
-    in their buffers."""
+    """Checks that an exported program and an eager module give the same results on a device, leave the same values in their
+    buffers, and have parameters with the same values and strides."""
     x = _images(rows).to(device)
     found, want = program(x), eager(x)
     for number, (mine, theirs) in enumerate(zip(found, want)):
@@ -67,20 +68,33 @@ def _compare(
         context.assert_close(mine, theirs, text, f"output {number}", **CLOSE)
         text = "the strides of an output of the exported program differ from the eager module"
         context.same(mine.stride(), theirs.stride(), text, Kind.STRIDES, f"output {number}")
-    buffers = dict(eager.named_buffers())
-    for full_name, mine in program.named_buffers():
-        name = full_name.removeprefix("_orig_mod.")
-        text = "a buffer of the exported program differs from that of the eager module"
-        context.same(mine.device, buffers[name].device, text, Kind.DEVICE, name)
-        context.assert_close(mine, buffers[name], text, name, **CLOSE)
+    _compare_state(context, "buffer", dict(program.named_buffers()), dict(eager.named_buffers()))
+    parameters = dict(program.named_parameters()), dict(eager.named_parameters())
+    _compare_state(context, "parameter", *parameters)
+
+
+def _compare_state(
+    context: CaseContext,
+    what: str,
+    found: Mapping[str, torch.Tensor],
+    want: Mapping[str, torch.Tensor],
+) -> None:
+    """Checks that each buffer or parameter of an exported program equals that of the eager module."""
+    text = f"a {what} of the exported program differs from that of the eager module"
+    mine = {name.removeprefix("_orig_mod."): each.detach() for name, each in found.items()}
+    context.same(sorted(mine), sorted(want), f"the {what}s have other names", Kind.COUNT)
+    for name, theirs in want.items():
+        context.same(mine[name].device, theirs.device, text, Kind.DEVICE, name)
+        context.assert_close(mine[name], theirs.detach(), text, name, **CLOSE)
+        context.same(mine[name].stride(), theirs.stride(), text, Kind.STRIDES, name)
 
 
 @cases(CLAUSE, over={"for_evaluation": (False,)})
 @cases(CLAUSE, over={"for_training": (True,)}, more=True)
 def on_the_device(context: CaseContext, training: bool) -> None:
     """A module that is exported on the device and decomposed must give the results of the module, also with another
-    batch size."""
-    device = context.device
+    batch size. In training, the module is on the last index."""
+    device = context.named(context.indices[-1 if training else 0])
     batch = torch.export.Dim("batch", min=2)
     module = _network(training).to(device)
     program = torch.export.export(
@@ -90,8 +104,10 @@ def on_the_device(context: CaseContext, training: bool) -> None:
     eager, exported = _network(training).to(device), program.module()
     for rows in (3, 6):
         _compare(context, exported, eager, device, rows)
-    eager.load_state_dict(decomposed.state_dict)
-    _compare(context, decomposed.module(), eager, device)
+    eager.load_state_dict(program.state_dict)
+    found = decomposed.module()
+    for rows in (3, 6):
+        _compare(context, found, eager, device, rows)
 
 
 @cases(CLAUSE)

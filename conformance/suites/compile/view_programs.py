@@ -168,6 +168,35 @@ def input_given_twice(context: CaseContext) -> None:
 
 
 @cases("compile.programs", more=True)
+def input_with_new_data(context: CaseContext) -> None:
+    """The program gives an input the memory of another input by assigning to ``data``. Each compiled call must leave the
+    same inputs as the eager call, and the same of them must share memory."""
+
+    def program(x: torch.Tensor, y: torch.Tensor) -> Any:
+        x.data = y
+        return x + 1, y * 3
+
+    compare(context, program, lambda new: (new(4, 5), new(4, 5)))
+
+
+@cases("compile.programs", more=True)
+def written_activations(context: CaseContext) -> None:
+    """The program writes in place to inputs that earlier ops computed from leaves, and to a strided view of one. Each
+    compiled call must leave the same inputs as the eager call, and the gradients must reach the leaves through the writes."""
+
+    def program(leaf: torch.Tensor, x: torch.Tensor, y: torch.Tensor) -> Any:
+        x.mul_(3).add_(leaf)
+        y[:, ::2].add_(x[:, ::2])
+        return x.sum(0), y * 2
+
+    def make(new: Any) -> Any:
+        leaf = new(4, 5, grad=True)
+        return leaf, leaf * 2, leaf.t().sin().t()
+
+    compare(context, program, make)
+
+
+@cases("compile.programs", more=True)
 def added_rows_of_a_permuted_view(context: CaseContext) -> None:
     """index_add_, index_copy_ and index_fill_ change a permuted view of an input. Each compiled call must leave the
     same outputs, inputs and gradients as the eager call."""

@@ -17,7 +17,15 @@ from types import ModuleType
 from typing import Final
 
 from tests.mutation import compilers
-from tests.mutation.compile import fake_kernels, interfaces, op_graphs, traced_backward
+from tests.mutation.compile import (
+    exported,
+    fake_kernels,
+    interfaces,
+    op_graphs,
+    runtime_wrappers,
+    stride_tags,
+    traced_backward,
+)
 from tests.mutation.compile.reach_table import TABLE
 from tests.mutation.kernels import Result
 
@@ -27,11 +35,16 @@ KINDS: Final[dict[str, ModuleType]] = {
     fake_kernels.FAMILY: fake_kernels,
     interfaces.FAMILY: interfaces,
     traced_backward.FAMILY: traced_backward,
+    runtime_wrappers.FAMILY: runtime_wrappers,
+    exported.FAMILY: exported,
+    stride_tags.FAMILY: stride_tags,
 }
-#: The kinds of ten mutants: four of graphs of programs, which most clauses compile.
+#: The kinds of twenty mutants: six of graphs of programs, which most clauses compile.
 _TURN: Final = (
     *("compilers", op_graphs.FAMILY, fake_kernels.FAMILY, "compilers", interfaces.FAMILY),
-    *("compilers", op_graphs.FAMILY, fake_kernels.FAMILY, "compilers", traced_backward.FAMILY),
+    *("compilers", runtime_wrappers.FAMILY, op_graphs.FAMILY, exported.FAMILY, fake_kernels.FAMILY),
+    *("compilers", op_graphs.FAMILY, traced_backward.FAMILY, "compilers", fake_kernels.FAMILY),
+    *(runtime_wrappers.FAMILY, "compilers", interfaces.FAMILY, exported.FAMILY, stride_tags.FAMILY),
 )
 
 

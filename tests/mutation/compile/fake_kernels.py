@@ -21,6 +21,7 @@ from conformance.suites.compile.meta_agrees import other_tensor
 from opinfo.compare import replace_tensors, tensors_of
 from tests.compile.running import EQUAL, META
 from tests.mutation import compilers
+from tests.mutation.compile import op_graphs
 from tests.mutation.compile.op_cells import (
     Call,
     calls_of,
@@ -44,6 +45,8 @@ _TOOLS: Final = frozenset(
 #: The number of drawn calls from whose aten calls a mutant is drawn, and of those that decide whether it is equivalent.
 _BRED_FROM: Final = 6
 _CALLS: Final = 40
+#: The most drawn calls that are also compiled, if FakeTensor predicts nothing else of any call.
+_COMPILED: Final = 6
 
 
 def _column_major(tensor: torch.Tensor) -> torch.Tensor:
@@ -190,11 +193,13 @@ def noting() -> Iterator[set[Spec]]:
         yield notes
 
 
-def _call_beside_fake(call: Call) -> None:
-    """Makes a call and its backward, and repeats each of their aten calls with fake tensors."""
+def _predicted(call: Call) -> list[tuple[str, Any, str]]:
+    """Makes a call and its backward, and repeats each of their aten calls with fake tensors. Returns for each aten call its
+    name, what FakeTensor predicts, and the type of the exception that it raises."""
     args, kwargs = call.copied(0)
+    mode = BesideFake()
     with suppress(Exception):  # what ran before an exception counts
-        with (mode := BesideFake()):
+        with mode:
             made = call.function(*args, **kwargs)
         ends = [each for each in tensors_of(made) if each.requires_grad]
         if ends:
@@ -202,6 +207,7 @@ def _call_beside_fake(call: Call) -> None:
             ones = [torch.ones_like(each) for each in ends]
             with mode:
                 torch.autograd.grad(ends, leaves, ones, allow_unused=True)
+    return [(each.name, each.fake, type(each.raised).__name__) for each in mode.calls]
 
 
 def bred(seed: int, number: int, name: str) -> tuple[str, Spec]:
@@ -215,7 +221,7 @@ def breed(seed: int, number: int, op: str) -> Spec | None:
     rng = Random(f"{seed} {number} {op}")
     with noting() as notes:
         for call in islice(calls_of(op, rng), _BRED_FROM):
-            _call_beside_fake(call)
+            _predicted(call)
     found = sorted(notes)
     for wanted in ("overload", "effect"):
         if found:
@@ -246,13 +252,32 @@ def tried(seed: int, number: int, name: str, tell: Callable[[Result], None]) -> 
 
 
 def probe(plant: Plant, op: str, rng: Random) -> Answer:
-    """Whether a mutant changes the fake result of a call that is drawn at random."""
-    ran = 0
+    """Whether a mutant changes what FakeTensor predicts of a call that is drawn at random, or what the compiled call leaves. An
+    aten call inside of a fake kernel may have a wrong result without an effect on what the kernel returns."""
+    ran, changed = 0, list[Call]()
     for number, call in enumerate(islice(calls_of(op, rng), _CALLS)):
         with plant(True) as state:
-            _call_beside_fake(call)
+            right = _predicted(call)
         assert isinstance(state, Counted)
         ran += state.ran > 0
-        if state.reached:
+        if not state.reached:
+            continue
+        with plant(False):
+            wrong = _predicted(call)
+        if right != wrong:
             return Answer(f"the fake result of call {number} of {op} differs", ran)
+        changed.append(call)
+    for number, call in enumerate(changed[:_COMPILED]):
+        try:
+            with plant(True):
+                sound = op_graphs.left(call, bool(number % 2))
+        except Exception:  # not every op can be compiled in each of these layouts
+            continue
+        try:
+            with plant(False):
+                other = op_graphs.left(call, bool(number % 2))
+        except Exception as error:
+            return Answer(f"a compiled call of {op} raises {type(error).__name__}", ran)
+        if sound != other:
+            return Answer(f"a compiled call of {op} differs", ran)
     return Answer("", ran)

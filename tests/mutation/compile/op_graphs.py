@@ -79,7 +79,7 @@ def breed(seed: int, number: int, op: str) -> Spec | None:
     with wrong_aot_eager(), compiled_reach.noting_mutants(all_ops=True) as notes:
         for place, call in enumerate(islice(calls_of(op, rng), _BRED_FROM)):
             with suppress(Exception):  # not every op can be compiled in each of these layouts
-                _left(call, bool(place % 2))
+                left(call, bool(place % 2))
     found = sorted(
         each for each in notes if each.kind != "guard left out" and not _is_symmetric(each)
     )
@@ -127,12 +127,12 @@ def probe(plant: Plant, op: str, rng: Random) -> Answer:
         dynamic = bool(number % 2)
         with plant(True):
             try:
-                sound = _left(call, dynamic)
+                sound = left(call, dynamic)
             except Exception:  # not every op can be compiled in each of these layouts
                 continue
         with plant(False) as state:
             try:
-                wrong = _left(call, dynamic)
+                wrong = left(call, dynamic)
             except Exception as error:
                 return Answer(f"call {number} raises {type(error).__name__}", reached + 1)
         reached += state.reached > 0
@@ -143,7 +143,7 @@ def probe(plant: Plant, op: str, rng: Random) -> Answer:
     return Answer("", reached)
 
 
-def _left(call: Call, dynamic: bool) -> str:
+def left(call: Call, dynamic: bool) -> str:
     """What two compiled calls leave, the second with other values."""
     torch._dynamo.reset()
     compiled = torch.compile(call.function, backend=AOT_EAGER, dynamic=dynamic)

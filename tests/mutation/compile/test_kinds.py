@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from random import Random
 from typing import Any
 
 import pytest
@@ -11,7 +12,15 @@ from conformance.suites.compile.fake_calls import BesideFake
 from devices.cell import Outcome
 from tests.compile.running import EQUAL, META
 from tests.mutation import compilers
-from tests.mutation.compile import fake_kernels, interfaces, op_graphs, traced_backward
+from tests.mutation.compile import (
+    exported,
+    fake_kernels,
+    interfaces,
+    op_graphs,
+    runtime_wrappers,
+    stride_tags,
+    traced_backward,
+)
 from tests.mutation.compile.op_cells import OpCell, outcome
 from tests.mutation.compilers import Spec
 from tests.mutation.kernels import Result
@@ -118,3 +127,87 @@ def test_the_mutant_of_an_op_is_the_same_each_time_and_a_cell_notices_it() -> No
     assert (op, spec) == fake_kernels.bred(1, 5, "gt")
     found = fake_kernels.tried(1, 5, "gt", nothing)
     assert (found.result, found.by) == ("noticed", [META])
+
+
+def test_a_mutant_of_a_wrapper_changes_its_text_and_its_sham_only_counts() -> None:
+    compilers.register()
+    spec = runtime_wrappers.Spec("output_alias_wrapper", "a view is a copy")
+
+    def shares(sham: bool) -> tuple[bool, int]:
+        torch._dynamo.reset()
+        x = torch.ones(2, 3)
+        with runtime_wrappers.planted(spec, sham) as state:
+            made = torch.compile(lambda x: (x.t(), x + 1), backend=compilers.NAME)(x)
+        return made[0].data_ptr() == x.data_ptr(), state.reached
+
+    assert shares(sham=False) == (False, 1)
+    assert shares(sham=True) == (True, 1)
+    torch._dynamo.reset()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "case"),
+    [
+        ("runtime_wrapper_orchestration|gradients stay switched off", "mutated_inputs"),
+        ("runtime_wrapper_orchestration|a change of the gradient mode is lost", "mode_that_stays"),
+        ("runtime_wrapper_orchestration|autocast stays switched on", "in_an_autocast_region"),
+        ("mutation_epilogue|no input is written", "written_activations"),
+        ("compiled_function_backward|a gradient of a gradient is zero", "gradient_of_a_gradient"),
+        ("synthetic_base_wrapper|the memory of aliased inputs is copied", "overlapping_inputs"),
+    ],
+)
+def test_a_program_notices_a_mutant_of_a_wrapper(name: str, case: str) -> None:
+    found = next(each for each in compilers.cases() if each.name == case)
+    assert compilers.outcome(found) is Outcome.PASS
+    with runtime_wrappers.planted(runtime_wrappers.Spec(*name.split("|")), sham=False) as state:
+        assert compilers.outcome(found) is Outcome.FAIL
+    assert state.reached
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "name",
+    [
+        "export|sizes are constants",
+        "load|parameters are contiguous",
+        "move|buffers are on index 0",
+        "decompose|parameters are rounded",
+        "decompose|buffers are on index 0",
+    ],
+)
+def test_the_cases_notice_a_mutant_of_an_exported_program(name: str) -> None:
+    found = exported.tried(1, 0, name, nothing)
+    assert (found.result, found.by) == ("noticed", ["compile.export"])
+
+
+@pytest.mark.slow
+def test_the_cases_notice_a_constraint_of_another_tag() -> None:
+    found = stride_tags.tried(1, 0, "needs_contiguous_strides|needs_exact_strides", nothing)
+    assert (found.result, found.by) == ("noticed", ["compile.stride_tags"])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "subject",
+    [
+        "reorder_post_hook_nodes",
+        "reorder_pre_hook_nodes_to_mimic_eager",
+        "reorder_pre_hook_nodes_to_schedule_asap",
+    ],
+)
+def test_hooks_of_all_nodes_notice_another_order(subject: str) -> None:
+    case = next(each for each in traced_backward.cases() if each.name == "hooks_of_all_nodes")
+    assert compilers.outcome(case) is Outcome.PASS
+    with traced_backward.planted(traced_backward.Spec(subject, "is not done", "always"), False):
+        assert compilers.outcome(case) is Outcome.FAIL
+
+
+@pytest.mark.slow
+def test_a_mutant_inside_of_a_fake_kernel_that_changes_no_prediction_is_equivalent() -> None:
+    spec = fake_kernels.Spec("aten.reshape.default", "column-major strides", "always")
+    op = "nn.functional.max_unpool2d.grad"
+    answer = fake_kernels.probe(
+        lambda sham: fake_kernels.planted(spec, sham), op, Random("probe 20261129 42")
+    )
+    assert not answer.differs and answer.reached
