@@ -31,7 +31,7 @@ from conformance.kernels.calls_file import (
     arguments_text,
     write,
 )
-from conformance.kernels.guard_pages import PAGE, PAGED
+from conformance.kernels.guard_pages import PAGE, PAGED, contiguous
 from conformance.kernels.marks import Marks
 from opinfo.compare import Arguments
 from opinfo.encoding import ARGUMENTS, read_value, write_value
@@ -154,21 +154,6 @@ class Exchange:
         self._end += mapped
         return region
 
-    def watch(self, most: int) -> None:
-        """Plans up to ``most`` of the planned calls a second time, as watched calls: the ops that the kernel itself
-        calls are recorded."""
-        sized = [
-            each
-            for each in self.planned
-            if not each.held and all(0 not in v.shape and not v.offset for v in each.tensors)
-        ]
-        contents = {id(region): content for region, content in self.memory}
-        for each in sized[:: max(1, len(sized) // most)][:most]:
-            regions = tuple(self._region(contents[id(r)], "") for r in each.storages)
-            self.planned.append(
-                PlannedCall(b"", each.arguments, each.tensors, regions, watched=True)
-            )
-
     def save(self, folder: Path) -> None:
         """Writes the planned calls, and the memory of their tensors, to a folder."""
         write(folder / CALLS, self.planned)
@@ -182,8 +167,8 @@ class Exchange:
     def learn(
         self, calls: Sequence[PlannedCall], answers: Iterable[Given]
     ) -> list[tuple[str, ...]]:
-        """Stores the answers to planned calls. Returns, for each watched call, the names of the ops and functions that
-        the kernel called."""
+        """Stores the answers to planned calls. Returns the names of the ops that the kernel called: for each answered call
+        whose tensors are contiguous and have elements. (For other tensors, many kernels have a simpler way.)"""
         by_number: dict[int, Given] = {}
         for each in answers:
             if each.answer.late:
@@ -191,13 +176,14 @@ class Exchange:
             else:
                 by_number.setdefault(each.answer.call, each)
         for number, call in enumerate(calls):
-            if not call.watched:
-                missing = Given(Answer(number, ended=NOT_MADE), memoryview(b""), call, Path())
-                self.answers[call.key].append(by_number.get(number, missing))
+            missing = Given(Answer(number, ended=NOT_MADE), memoryview(b""), call, Path())
+            self.answers[call.key].append(by_number.get(number, missing))
         return [
             each.answer.calls
             for number, each in by_number.items()
-            if calls[number].watched and each.answer.raised is None and not each.answer.ended
+            if each.answer.raised is None
+            and not each.answer.ended
+            and all(map(_is_plain, calls[number].tensors))
         ]
 
     def _answered(self, given: Given, call: Arguments, bases: list[torch.Tensor]) -> Any:
@@ -311,6 +297,11 @@ def _view(storage: int, tensor: torch.Tensor) -> View:
     geometry = tuple(tensor.shape), tuple(tensor.stride()), int(tensor.storage_offset())
     dtype = str(tensor.dtype).removeprefix("torch.")
     return View(storage, dtype, *geometry, tensor.is_conj(), tensor.is_neg())
+
+
+def _is_plain(view: View) -> bool:
+    """Returns True for a contiguous tensor that has elements."""
+    return 0 not in view.shape and view.stride == contiguous(view.shape).stride
 
 
 def _bytes_of(tensor: torch.Tensor) -> bytes:

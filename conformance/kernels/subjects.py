@@ -13,7 +13,8 @@ from conformance.kernels import forms
 from conformance.kernels.request import Request
 from conformance.kernels.targets import OverloadSubject, overload_named, subject_named
 from devices.errors import ConformError
-from opinfo.axes import samples_of
+from opinfo.axes import further_samples, samples_of
+from opinfo.catalog import dtype_name
 from opinfo.encoding import ARGUMENTS, NotEncodable, write_value
 from opinfo.plan import plan_spec
 from opinfo.reference import value_answer
@@ -127,6 +128,9 @@ class KernelSubject(Subject):
     def tolerance(self, dtype: str, torch_type: str) -> tuple[float, float] | None:
         return self.base.tolerance(dtype, torch_type)
 
+    def written_tensors(self, call: Any) -> frozenset[int]:
+        return self.base.written_tensors(call)
+
     def process_of(self, dtype: str, index: int) -> Function:
         return self.base.process_of(dtype, index)
 
@@ -158,7 +162,19 @@ def samples_for(base: Subject, request: Request, dtype: str) -> list[Sample]:
     found = [_thinned(each) for each in choose(found, _MOST)]
     if not found:
         raise NoSamples(f"{base.id}: the reference accepts no sample in {dtype}")
-    return [*found, *_reordered(base, found)]
+    return [*found, *_further(base, request, dtype, found), *_reordered(base, found)]
+
+
+def _further(
+    base: Subject, request: Request, dtype: str, samples: list[Sample]
+) -> Iterator[Sample]:
+    """Yields samples of the axes that plans leave out, made from those of ``samples`` that no axis made."""
+    drawn = [each for each in samples if not each.axis]
+    for each in further_samples(base, dtype, drawn):
+        if {dtype_name(t.dtype) for t in each.tensors} <= {*_declared(dtype)} and _usable(
+            base, each
+        ):
+            yield each if request.layouts else replace(each, layouts=("contiguous",))
 
 
 def _planned(base: Subject, request: Request, dtype: str) -> Iterator[Sample]:

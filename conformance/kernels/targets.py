@@ -3,15 +3,17 @@ database make."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import warnings
+from collections.abc import Callable
 from itertools import islice
 from typing import Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from conformance.suites.layout.writes import prefill
 from devices.errors import ConformError, suggestion
-from opinfo.compare import Arguments
+from opinfo.compare import Arguments, tensors_of
 from opinfo.database import DATABASE
 from opinfo.samples import Sample
 from opinfo.subject import Function, Source, Subject, names_of_packet
@@ -71,13 +73,14 @@ class OverloadSubject(Subject):
     """An aten overload, with the samples of those ops in torch's op database that call it."""
 
     def __init__(self, overload: Any) -> None:
-        self.overload = overload
+        self.overload, self.plain = overload, plain_overload(overload)
         self.function = self.reference = overload
         self.schema = overload._schema
         self.packet = self.schema.name
         self.sources = sources_of(overload)
         self.main = self.sources[0]
-        self.id = self.main.id
+        # the database's op returns its results, so it would name another call
+        self.id = self.main.id if self.plain is None else f"torch.ops.{overload}"
         self.direct = self.packet in self.main.packets
 
     runs_on_cpu = True
@@ -85,11 +88,27 @@ class OverloadSubject(Subject):
     @property
     def names(self) -> tuple[str, ...]:
         """The names under which ``exceptions.toml`` may list exceptions for the op."""
-        return (self.id, *names_of_packet(self.packet.partition("::")[2]))
+        return (self.main.id, *names_of_packet(self.packet.partition("::")[2]))
 
     @property
     def schemas(self) -> tuple[Any, ...]:
         return (self.schema,)
+
+    @property
+    def own_families(self) -> frozenset[str]:
+        """The families of ``exceptions.toml`` that follow from the overload's schema."""
+        found = super().own_families
+        return found | {"mutates.arguments"} if written_arguments(self.schema) else found
+
+    def written_tensors(self, call: Any) -> frozenset[int]:
+        """Returns the positions of the call's tensors to which the overload writes according to its schema."""
+        given = dict(zip((each.name for each in self.schema.arguments), call.args)) | call.kwargs
+        written = {
+            id(tensor)
+            for each in written_arguments(self.schema)
+            for tensor in tensors_of(given.get(each.name))
+        }
+        return frozenset(n for n, each in enumerate(call.tensors) if id(each) in written)
 
     @property
     def ufunc(self) -> str:
@@ -120,29 +139,114 @@ class OverloadSubject(Subject):
     def calls_in(self, sample: Sample, source: Subject) -> list[Arguments]:
         """Returns the calls of the overload that a sample's call of the op ``source`` makes. A composite overload is
         not visible below the dispatcher; for it, the sample's own arguments are returned if the overload accepts
-        them."""
-        found = recorded_calls(self.overload, source.function, sample)
-        if found or self.packet not in source.packets:
-            return found[:_OF_A_CALL]
-        bound = self._bound(sample.call)
-        return [] if bound is None else [bound]
+        them.
 
-    def _bound(self, call: Arguments) -> Arguments | None:
-        """Returns the call if the overload accepts its arguments; otherwise None."""
-        schema = self.schema
-        positional = [each.name for each in schema.arguments if not each.kwarg_only]
-        names = {each.name for each in schema.arguments}
-        if len(call.args) > len(positional) or not call.kwargs.keys() <= names:
-            return None
-        try:
-            self.overload(*_copies(call.args), **dict(call.kwargs))
-        except Exception:  # another overload of the op takes these arguments
-            return None
-        return call
+        The calls of an overload that writes to its arguments are made from the calls of the overload that returns its
+        results, because the samples call only the latter."""
+        if self.plain is None:
+            return calls_of(self.overload, source, sample)[:_OF_A_CALL]
+        given = calls_of(self.plain, source, sample)[:_OF_A_CALL]
+        return [made for each in given if (made := self._writing(each)) is not None]
+
+    def _writing(self, call: Arguments) -> Arguments | None:
+        """Returns the call of this overload that corresponds to a call of ``plain``, which returns its results. Targets
+        such as ``out`` are tensors of the results' shapes, filled with a value that results rarely have. Returns None if
+        the overload rejects the call, for example because the result does not fit into the first argument."""
+        copies = [each.clone() for each in call.tensors]
+        targets = [each for each in written_arguments(self.schema) if each.kwarg_only]
+        names = {each.name for each in self.schema.arguments}
+        kwargs = {k: v for k, v in call.kwargs.items() if k in names}
+        made = Arguments(call.args, kwargs)
+        with torch.no_grad(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            try:
+                if targets:
+                    args, given = call.bind(copies)
+                    assert self.plain is not None
+                    results = tensors_of(self.plain(*args, **given))
+                    filled = [torch.full_like(t, prefill(t.dtype)) for t in results]
+                    kwargs |= {each.name: t for each, t in zip(targets, filled, strict=True)}
+                    made = Arguments(call.args, kwargs)
+                args, given = made.bind([each.clone() for each in made.tensors])
+                self.overload(*args, **given)
+            except Exception:  # whatever it raises, the overload does not take this call
+                return None
+        return made
 
 
-def _copies(args: Sequence[Any]) -> list[Any]:
-    return [each.clone() if isinstance(each, torch.Tensor) else each for each in args]
+def written_arguments(schema: Any) -> list[Any]:
+    """Returns the arguments of a schema to which the overload writes."""
+    return [
+        each
+        for each in schema.arguments
+        if each.alias_info is not None and each.alias_info.is_write
+    ]
+
+
+#: Arguments of functions that create a tensor, which are given by the target in the overload that has one.
+_OF_TARGET = frozenset({"dtype", "layout", "device", "pin_memory"})
+
+
+def plain_overload(overload: Any) -> Any:
+    """Returns the overload that returns the results that ``overload`` writes to its arguments: ``relu`` for ``relu_``,
+    ``sum.dim_IntList`` for ``sum.IntList_out``. Returns None if ``overload`` writes to no argument, or if torch has no
+    such overload."""
+    schema = overload._schema
+    written = written_arguments(schema)
+    if not written:
+        return None
+    targets = {each.name for each in written if each.kwarg_only}
+    wanted = [_form(each) for each in schema.arguments if each.name not in targets]
+    space, _, name = schema.name.partition("::")
+    packet = getattr(getattr(torch.ops, space), name if targets else name.removesuffix("_"), None)
+    for each in () if packet is None else packet.overloads():
+        found = getattr(packet, each)
+        arguments = found._schema.arguments
+        extra = _OF_TARGET - {name for name, _ in wanted}
+        same = [_form(a) for a in arguments if a.name not in extra] == wanted
+        if same and not written_arguments(found._schema):
+            return found
+    return None
+
+
+def _form(argument: Any) -> tuple[str, str]:
+    return argument.name, str(argument.type)
+
+
+def calls_of(overload: Any, source: Subject, sample: Sample) -> list[Arguments]:
+    """Returns the calls of an overload that a sample of the op ``source`` makes. If there are none, although the overload
+    belongs to the op, returns the sample's own arguments, if the overload accepts them."""
+    found = recorded_calls(overload, source.function, sample)
+    if found or overload._schema.name not in source.packets:
+        return found
+    bound = _bound(overload, sample.call)
+    return [] if bound is None else [bound]
+
+
+def _bound(overload: Any, call: Arguments) -> Arguments | None:
+    """Returns the call with the arguments that an overload accepts: a number in place of a tensor where the overload takes
+    only numbers. Returns None if the overload rejects the call."""
+    positional = [each for each in overload._schema.arguments if not each.kwarg_only]
+    names = {each.name for each in overload._schema.arguments}
+    if len(call.args) > len(positional) or not call.kwargs.keys() <= names:
+        return None
+    args = tuple(_as_number(each, value) for each, value in zip(positional, call.args))
+    bound = Arguments(args, dict(call.kwargs))
+    given, kwargs = bound.bind([each.clone() for each in bound.tensors])
+    try:
+        with torch.no_grad():
+            overload(*given, **kwargs)
+    except Exception:  # another overload of the op takes these arguments
+        return None
+    return bound
+
+
+def _as_number(argument: Any, value: Any) -> Any:
+    """Returns the first element of a tensor in place of the tensor, for an argument that takes only numbers."""
+    takes_number = str(argument.type) in ("number", "Optional[number]")
+    if takes_number and isinstance(value, torch.Tensor) and value.numel():
+        return value.reshape(-1)[0].item()
+    return value
 
 
 class _Recording(TorchDispatchMode):
@@ -178,6 +282,7 @@ def sources_of(overload: Any) -> list[Subject]:
     first; only if none of them calls it, all other ops are tried. If the overload serves several ops of similar names,
     such as ``aten::convolution``, those are taken whose calls differ most. Raises UnknownTarget if no op calls the
     overload."""
+    overload = plain_overload(overload) or overload
     packet, subjects = overload._schema.name, DATABASE.subjects()
     short = packet.partition("::")[2].strip("_").removeprefix("native_")
     named = [
@@ -241,10 +346,8 @@ def calls_overload(subject: Subject, overload: Any) -> bool:
         return False
     samples = DATABASE.samples(subject, dtype)
     direct = overload._schema.name in subject.packets
-    if direct and is_composed(overload):
-        return True
     samples = samples if direct else samples[:3]
-    return any(recorded_calls(overload, subject.function, each) for each in samples)
+    return any(calls_of(overload, subject, each) for each in samples)
 
 
 def is_composed(overload: Any) -> bool:

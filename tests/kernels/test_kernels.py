@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -16,8 +17,15 @@ from conformance import judge
 from conformance.kernels.judge import process_count
 from conformance.kernels.judgement import Judgement, Verdict
 from conformance.kernels.process_state import fingerprint, replaced_names
+from conformance.kernels.targets import (
+    OverloadSubject,
+    named_function,
+    overload_named,
+    written_arguments,
+)
 from conformance.kernels.zygote import zygote
 from devices.errors import ConformError
+from opinfo.samples import draw
 from tests.kernels import accumulating, custom_ops, references, refusing
 from tests.kernels import right as right_kernels
 from tests.kernels import wrong as wrong_kernels
@@ -32,6 +40,13 @@ FAST |= {"gelu_formula", "gelu_shifted", "transpose", "seeds_the_generator"}
 
 def some_slow(names: Iterable[str]) -> list[object]:
     return [n if n in FAST else pytest.param(n, marks=pytest.mark.slow) for n in names]
+
+
+def arguments_of(given: tuple[Any, ...]) -> tuple[list[Any], dict[str, Any]]:
+    """Returns copies of the positional and keyword arguments of a call, whose last item may be a dictionary."""
+    kwargs = given[-1] if isinstance(given[-1], dict) else {}
+    args = [each for each in given if not isinstance(each, dict)]
+    return [each.clone() if isinstance(each, torch.Tensor) else each for each in args], kwargs
 
 
 def judged(entry: Entry) -> Judgement:
@@ -65,9 +80,13 @@ def test_a_single_comparison_accepts_each_wrong_kernel(
     reference = entry.reference
     if reference is None:
         op, _, overload = entry.target.removeprefix("aten::").partition(".")
-        reference = getattr(getattr(torch.ops.aten, op), overload or "default")
-    want = reference(*(t.clone() if isinstance(t, torch.Tensor) else t for t in entry.call()))
-    found = entry.function(*entry.call())
+        if entry.target.startswith("aten::"):
+            reference = getattr(getattr(torch.ops.aten, op), overload or "default")
+        else:
+            reference = named_function(entry.target)
+    (args, kwargs), (again, named) = (arguments_of(entry.call()) for _ in range(2))
+    want = reference(*args, **kwargs).clone()
+    found = entry.function(*again, **named)
     assert allclose(found.to(want.dtype), want, rtol=1e-2, atol=1e-2)
 
 
@@ -175,6 +194,39 @@ def test_an_op_that_torch_lacks_is_a_wrong_use() -> None:
     with pytest.raises(ConformError, match="torch has no such op") as raised:
         judge(right_kernels.relu, "aten::rellu")
     assert raised.value.exit_code == 4
+
+
+@pytest.mark.parametrize(
+    ("target", "plain"),
+    [
+        ("aten::relu_", "aten.relu.default"),
+        ("aten::add_.Scalar", "aten.add.Scalar"),
+        ("aten::add.out", "aten.add.Tensor"),
+        ("aten::sum.IntList_out", "aten.sum.dim_IntList"),
+        ("aten::max.dim_max", "aten.max.dim"),
+        ("aten::arange.start_out", "aten.arange.start_step"),
+    ],
+)
+def test_an_overload_that_writes_is_judged_on_the_calls_of_the_one_that_returns(
+    target: str, plain: str
+) -> None:
+    found = OverloadSubject(overload_named(target))
+    assert str(found.plain) == plain
+    source = found.main
+    calls = [call for each in draw(source, "float32")[:8] for call in found.calls_in(each, source)]
+    assert calls
+    for call in calls:
+        written = found.written_tensors(call)
+        assert len(written) == len(written_arguments(found.schema))
+        found.function(*call.args, **call.kwargs)
+
+
+@pytest.mark.slow
+def test_a_fault_of_an_overload_that_writes_shows_a_call_of_this_overload() -> None:
+    shown = judged(WRONG["returns_without_writing"]).smallest
+    assert shown is not None and shown.failure is not None
+    assert shown.failure.call == "torch.ops.aten.relu_.default(t[0])"
+    assert shown.message.startswith("[contiguous] input 0 after the call: expected 0.0, found")
 
 
 def test_a_kernel_that_refuses_every_call_is_not_judged() -> None:
