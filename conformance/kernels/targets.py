@@ -73,14 +73,20 @@ class OverloadSubject(Subject):
     """An aten overload, with the samples of those ops in torch's op database that call it."""
 
     def __init__(self, overload: Any) -> None:
-        self.overload, self.plain = overload, plain_overload(overload)
+        self.overload = overload
         self.function = self.reference = overload
         self.schema = overload._schema
         self.packet = self.schema.name
-        self.sources = sources_of(overload)
+        self.plain = plain_overload(overload)
+        written = DATABASE.subjects().get(str(overload).removesuffix(".default"))  # by hand
+        self.sources = named_sources(self.plain or overload)
+        if not self.sources and written is not None:
+            self.plain, self.sources = None, [written]
+        self.sources = self.sources or sources_of(self.plain or overload)
         self.main = self.sources[0]
         # the database's op returns its results, so it would name another call
-        self.id = self.main.id if self.plain is None else f"torch.ops.{overload}"
+        writes = bool(written_arguments(self.schema))
+        self.id = f"torch.ops.{overload}" if writes else self.main.id
         self.direct = self.packet in self.main.packets
 
     runs_on_cpu = True
@@ -154,21 +160,26 @@ class OverloadSubject(Subject):
         the overload rejects the call, for example because the result does not fit into the first argument."""
         copies = [each.clone() for each in call.tensors]
         targets = [each for each in written_arguments(self.schema) if each.kwarg_only]
-        names = {each.name for each in self.schema.arguments}
-        kwargs = {k: v for k, v in call.kwargs.items() if k in names}
-        made = Arguments(call.args, kwargs)
+        assert self.plain is not None
+        # polygamma has its arguments in another order than polygamma_
+        given = dict(zip((each.name for each in self.plain._schema.arguments), call.args))
+        first = [each.name for each in self.schema.arguments if not each.kwarg_only]
+        count = next((n for n, name in enumerate(first) if name not in given), len(first))
+        names = {each.name for each in self.schema.arguments} - {*first[:count]}
+        values = tuple(given[name] for name in first[:count])
+        kwargs = {k: v for k, v in {**given, **call.kwargs}.items() if k in names}
+        made = Arguments(values, kwargs)
         with torch.no_grad(), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             try:
                 if targets:
-                    args, given = call.bind(copies)
-                    assert self.plain is not None
-                    results = tensors_of(self.plain(*args, **given))
+                    args, named = call.bind(copies)
+                    results = tensors_of(self.plain(*args, **named))
                     filled = [torch.full_like(t, prefill(t.dtype)) for t in results]
                     kwargs |= {each.name: t for each, t in zip(targets, filled, strict=True)}
-                    made = Arguments(call.args, kwargs)
-                args, given = made.bind([each.clone() for each in made.tensors])
-                self.overload(*args, **given)
+                    made = Arguments(values, kwargs)
+                args, named = made.bind([each.clone() for each in made.tensors])
+                self.overload(*args, **named)
             except Exception:  # whatever it raises, the overload does not take this call
                 return None
         return made
@@ -196,14 +207,14 @@ def plain_overload(overload: Any) -> Any:
     if not written:
         return None
     targets = {each.name for each in written if each.kwarg_only}
-    wanted = [_form(each) for each in schema.arguments if each.name not in targets]
+    wanted = sorted(_form(each) for each in schema.arguments if each.name not in targets)
     space, _, name = schema.name.partition("::")
     packet = getattr(getattr(torch.ops, space), name if targets else name.removesuffix("_"), None)
     for each in () if packet is None else packet.overloads():
         found = getattr(packet, each)
         arguments = found._schema.arguments
         extra = _OF_TARGET - {name for name, _ in wanted}
-        same = [_form(a) for a in arguments if a.name not in extra] == wanted
+        same = sorted(_form(a) for a in arguments if a.name not in extra) == wanted
         if same and not written_arguments(found._schema):
             return found
     return None
@@ -225,12 +236,12 @@ def calls_of(overload: Any, source: Subject, sample: Sample) -> list[Arguments]:
 
 def _bound(overload: Any, call: Arguments) -> Arguments | None:
     """Returns the call with the arguments that an overload accepts: a number in place of a tensor where the overload takes
-    only numbers. Returns None if the overload rejects the call."""
+    only numbers, or the other way round. Returns None if the overload rejects the call."""
     positional = [each for each in overload._schema.arguments if not each.kwarg_only]
     names = {each.name for each in overload._schema.arguments}
     if len(call.args) > len(positional) or not call.kwargs.keys() <= names:
         return None
-    args = tuple(_as_number(each, value) for each, value in zip(positional, call.args))
+    args = tuple(_converted(each, value) for each, value in zip(positional, call.args))
     bound = Arguments(args, dict(call.kwargs))
     given, kwargs = bound.bind([each.clone() for each in bound.tensors])
     try:
@@ -241,11 +252,14 @@ def _bound(overload: Any, call: Arguments) -> Arguments | None:
     return bound
 
 
-def _as_number(argument: Any, value: Any) -> Any:
-    """Returns the first element of a tensor in place of the tensor, for an argument that takes only numbers."""
-    takes_number = str(argument.type) in ("number", "Optional[number]")
-    if takes_number and isinstance(value, torch.Tensor) and value.numel():
+def _converted(argument: Any, value: Any) -> Any:
+    """Returns the first element of a tensor for an argument that takes only numbers, and a tensor without dimensions for
+    a number where the argument takes only tensors; any other value is returned unchanged."""
+    kind = str(argument.type)
+    if kind in ("number", "Optional[number]") and isinstance(value, torch.Tensor) and value.numel():
         return value.reshape(-1)[0].item()
+    if kind == "Tensor" and isinstance(value, (int, float)):
+        return torch.tensor(value)
     return value
 
 
@@ -277,12 +291,9 @@ def recorded_calls(overload: Any, function: Callable[..., Any], sample: Sample) 
     return calls
 
 
-def sources_of(overload: Any) -> list[Subject]:
-    """Returns the ops in torch's op database whose samples call an overload. Ops with the overload's name are tried
-    first; only if none of them calls it, all other ops are tried. If the overload serves several ops of similar names,
-    such as ``aten::convolution``, those are taken whose calls differ most. Raises UnknownTarget if no op calls the
-    overload."""
-    overload = plain_overload(overload) or overload
+def named_sources(overload: Any) -> list[Subject]:
+    """Returns the ops in torch's op database that have the name of an overload and whose samples call it. If the overload
+    serves several ops of similar names, such as ``aten::convolution``, those are taken whose calls differ most."""
     packet, subjects = overload._schema.name, DATABASE.subjects()
     short = packet.partition("::")[2].strip("_").removeprefix("native_")
     named = [
@@ -292,18 +303,26 @@ def sources_of(overload: Any) -> list[Subject]:
     ]
     found = [each for each in named if calls_overload(each, overload)]
     own = [each for each in found if short in (each.id, each.id.rpartition(".")[2])]
-    alike = [s for s in subjects.values() if s not in named]
     if not own:  # the overload may serve several ops, and each of them uses a part of it: conv2d of aten::convolution
+        alike = [s for s in subjects.values() if s not in named]
         near = (s for s in alike if s.id.rpartition(".")[2].startswith(short[:_STEM]))
         found = differing([*found, *(s for s in near if calls_overload(s, overload))], overload)
+    return found[:_SOURCES]
+
+
+def sources_of(overload: Any) -> list[Subject]:
+    """Returns the ops in torch's op database whose samples call an overload. Ops with the overload's name are tried
+    first; only if none of them calls it, all other ops are tried. Raises UnknownTarget if no op calls the overload."""
+    found = named_sources(overload)
     if not found:
-        found = list(islice((each for each in alike if calls_overload(each, overload)), _SOURCES))
+        calling = (s for s in DATABASE.subjects().values() if calls_overload(s, overload))
+        found = list(islice(calling, _SOURCES))
     if not found:
         raise UnknownTarget(
             f"{overload}: no sample in torch's op database calls this op: name a reference and "
             "samples"
         )
-    return found[:_SOURCES]
+    return found
 
 
 def differing(subjects: list[Subject], overload: Any) -> list[Subject]:

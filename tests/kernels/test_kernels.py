@@ -204,6 +204,9 @@ def test_an_op_that_torch_lacks_is_a_wrong_use() -> None:
         ("aten::add.out", "aten.add.Tensor"),
         ("aten::sum.IntList_out", "aten.sum.dim_IntList"),
         ("aten::max.dim_max", "aten.max.dim"),
+        ("aten::polygamma_", "aten.polygamma.default"),
+        ("aten::gelu_", "aten.gelu.default"),
+        ("aten::fill_.Tensor", "None"),
         ("aten::arange.start_out", "aten.arange.start_step"),
     ],
 )
