@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from conformance.checks.ops.script import public_name
 from conformance.kernels import forms
 from conformance.kernels.request import Request
 from conformance.kernels.targets import OverloadSubject, overload_named, subject_named
@@ -20,6 +21,7 @@ from opinfo.plan import plan_spec
 from opinfo.reference import value_answer
 from opinfo.samples import Sample, choose, draw
 from opinfo.subject import Function, Source, Subject
+from opinfo.torch_private import has_kernel
 
 #: The first index of the samples whose values are those of another sample in another order.
 _REORDERED = 900_000
@@ -88,6 +90,9 @@ class KernelSubject(Subject):
         self.base, self.request = base, request
         self.function, self.reference = kernel, base.reference
         self.id = base.id
+        self.takes_conj_view = base.takes_conj_view and _sees_conjugates(base)
+        # A kernel without a name of its own overrides the op, so that the op's function calls it.
+        self.shown_as = request.kernel.name or public_name(base.function) or base.id
         self.as_precise_as_cpu = True
         self.nan_policy, self.identity = base.nan_policy, base.identity
         self.promotes_int_to_float = base.promotes_int_to_float
@@ -143,6 +148,13 @@ class KernelSubject(Subject):
         if self.request.reference is not None and function is self.reference:
             return forms.reference_source(self.request)
         return self.base.source_of(function)
+
+
+def _sees_conjugates(base: Subject) -> bool:
+    """Returns True if torch passes lazily conjugated tensors to the kernels of an op, as it does for matrix products. For
+    all other ops, it computes the conjugates first."""
+    names = [f"{each.name}.{each.overload_name}".rstrip(".") for each in base.schemas]
+    return bool(names) and all(has_kernel(name, "Conjugate") for name in names)
 
 
 def base_of(request: Request) -> Subject:

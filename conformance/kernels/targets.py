@@ -84,9 +84,7 @@ class OverloadSubject(Subject):
             self.plain, self.sources = None, [written]
         self.sources = self.sources or sources_of(self.plain or overload)
         self.main = self.sources[0]
-        # the database's op returns its results, so it would name another call
-        writes = bool(written_arguments(self.schema))
-        self.id = f"torch.ops.{overload}" if writes else self.main.id
+        self.id, self.takes_conj_view = self.main.id, self.main.takes_conj_view
         self.direct = self.packet in self.main.packets
 
     runs_on_cpu = True

@@ -21,6 +21,7 @@ from opinfo.axes.handwritten import WRITTEN
 from opinfo.axes.matrices import GROWN
 from opinfo.axes.opposites import OPPOSITE
 from opinfo.axes.shapes import EMPTY, EQUAL, EXTENT, LONG, RANK, SIZE
+from opinfo.axes.single_elements import SINGLE
 from opinfo.axes.values import ALIKE, INDICES, INTEGERS, SIGNS, SPECIAL, TIES
 from opinfo.catalog import dtype_name
 from opinfo.determinate_calls import PARTLY, is_settled, specified
@@ -35,7 +36,7 @@ AXES = (
 )
 
 #: Axes that plans leave out, because a plan has hundreds of ops. Only single kernels are judged on their samples.
-FURTHER = (OPPOSITE, BOUNDS)
+FURTHER = (OPPOSITE, BOUNDS, SINGLE)
 
 #: The most samples of each axis of plans, by its name.
 BUDGETS = {axis.name: axis.budget for axis in AXES}

@@ -26,7 +26,7 @@ def _beyond(basis: Basis) -> Variations:
     """Yields calls with two bounds that are exchanged or equal, and then calls with one option at or beyond its end. For
     each combination of other arguments of the database's samples, one call is made before a second one is."""
     known = {basis.arguments(each) for each in basis.drawn}
-    ways = [_calls(basis, base) for base in _by_arguments(basis)[:_KINDS]]
+    ways = [_calls(basis, base) for base in by_arguments(basis)[:_KINDS]]
     for tried in zip_longest(*ways):
         for found in tried:
             if found is None:
@@ -40,7 +40,7 @@ def _beyond(basis: Basis) -> Variations:
                 yield base, call
 
 
-def _by_arguments(basis: Basis) -> list[Sample]:
+def by_arguments(basis: Basis) -> list[Sample]:
     """Returns one sample of the database for each combination of tensor ranks and other arguments; samples with several
     elements and several options come first."""
     held = [each for each in basis.drawn if each.tensors and 1 < each.numel <= 2**12]

@@ -5,13 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from itertools import islice, product
+from typing import Any
 
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from opinfo.axes.axis_context import Axis, Basis, Variations
 from opinfo.axes.shapes import starting_at
 from opinfo.compare import DEFAULT_TOLERANCES, Arguments
 from opinfo.samples import Sample
+from opinfo.torch_private import schema_of
 
 #: The operands of a call that get special values in turn; the last ones, because the first may be added to the product.
 _OPERANDS = 3
@@ -79,6 +82,40 @@ def _tensors(
         yield other, made
 
 
+#: The ops of products, and ops that may follow or precede one in somebody's own reference. For others, such as torch's
+#: attention on the CPU, the result for NaN may be no NaN.
+_PRODUCTS = frozenset({"mm", "bmm", "addmm", "baddbmm", "mv", "addmv", "dot", "convolution"})
+_BESIDE = frozenset({"add", "mul", "clone", "copy_", "_to_copy"})
+
+
+class _Ops(TorchDispatchMode):
+    """Lists the ops that are called and that compute something, other than views."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.called = set[str]()
+
+    def __torch_dispatch__(
+        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        schema = schema_of(function)
+        aliases = [each.alias_info for each in schema.returns]
+        if not any(each is not None and not each.is_write for each in aliases):
+            self.called.add(schema.name.removeprefix("aten::"))
+        return function(*args, **(kwargs or {}))
+
+
+def _is_product(basis: Basis) -> bool:
+    """Returns True for the ops of matrix products and convolutions, and for a function without a schema, which is
+    somebody's own reference, if it only calls such ops."""
+    if basis.subject.schemas or not basis.bases:
+        return basis.multiplies
+    args, kwargs = basis.bases[0].call.bind([t.clone() for t in basis.bases[0].tensors])
+    with torch.no_grad(), _Ops() as ops:
+        basis.subject.reference(*args, **kwargs)
+    return bool(ops.called & _PRODUCTS) and ops.called <= _PRODUCTS | _BESIDE
+
+
 OPPOSITE = Axis(
     number=22,
     name="opposite zeros",
@@ -87,13 +124,12 @@ OPPOSITE = Axis(
     budget=12,
     layouts=("contiguous", "transposed+step_outer+offset"),
     keeps_shapes=True,
-    # A function without a schema is somebody's own reference, which may contain a product.
     applies=lambda basis: (
         basis.kind.is_floating_point
         and basis.dtype in DEFAULT_TOLERANCES
         and not basis.free
         and not basis.keeps_values
-        and (basis.multiplies or not basis.subject.schemas)
+        and _is_product(basis)
     ),
     vary=_opposite,
 )

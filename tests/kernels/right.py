@@ -239,3 +239,16 @@ def slice_of(
     offset = x.storage_offset() + first * stride[dim]
     stride[dim] *= step
     return x.as_strided(shape, stride, offset)
+
+
+@right("aten::mm", dtypes=("complex64",))
+def complex_matmul(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    wide = a.to(torch.complex128).unsqueeze(-1) * b.to(torch.complex128)
+    return wide.sum(1).to(a.dtype).resolve_conj()
+
+
+@right("aten::index_put_")
+def index_put(
+    x: torch.Tensor, indices: Any, values: torch.Tensor, accumulate: bool = False
+) -> torch.Tensor:
+    return x.copy_(torch.ops.aten._unsafe_index_put(x, indices, values, accumulate))

@@ -26,7 +26,7 @@ from conformance.kernels.targets import (
 from conformance.kernels.zygote import zygote
 from devices.errors import ConformError
 from opinfo.samples import draw
-from tests.kernels import accumulating, custom_ops, references, refusing
+from tests.kernels import accumulating, custom_ops, public_bugs, references, refusing
 from tests.kernels import right as right_kernels
 from tests.kernels import wrong as wrong_kernels
 from tests.kernels.entries import Entry
@@ -67,6 +67,13 @@ def test_a_wrong_kernel_fails_for_its_reason(name: str) -> None:
     assert found.verdict is Verdict.WRONG and not found.right
     assert WRONG[name].checks <= {each.check for each in found.faults}
     assert found.speed is None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", public_bugs.public.entries)
+def test_a_kernel_with_the_fault_of_a_public_report_fails_for_its_reason(name: str) -> None:
+    entry = public_bugs.public.entries[name]
+    assert entry.checks <= {each.check for each in judged(entry).faults}
 
 
 @pytest.mark.parametrize("name", WRONG)
@@ -115,7 +122,7 @@ def test_a_fault_has_the_smallest_call_and_a_script_that_fails_until_the_kernel_
         del main.__dict__["relu"]
     shown = found.smallest
     assert shown is not None and shown.failure is not None
-    assert shown.failure.call.startswith("nn.functional.relu(t[0]") and shown.failure.inputs
+    assert shown.failure.call.startswith("relu(t[0]") and shown.failure.inputs
     script = tmp_path / "repro.py"
     script.write_text(shown.script, encoding="utf-8")
     failing = subprocess.run([sys.executable, script], capture_output=True, text=True, check=False)
@@ -228,7 +235,7 @@ def test_an_overload_that_writes_is_judged_on_the_calls_of_the_one_that_returns(
 def test_a_fault_of_an_overload_that_writes_shows_a_call_of_this_overload() -> None:
     shown = judged(WRONG["returns_without_writing"]).smallest
     assert shown is not None and shown.failure is not None
-    assert shown.failure.call == "torch.ops.aten.relu_.default(t[0])"
+    assert shown.failure.call == "returns_without_writing(t[0])"
     assert shown.message.startswith("[contiguous] input 0 after the call: expected 0.0, found")
 
 

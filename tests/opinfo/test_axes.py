@@ -489,6 +489,15 @@ def test_bounds_are_exchanged_equal_and_beyond_the_sizes() -> None:
     assert {0, 3, -3} <= orders
 
 
+def test_an_operand_has_no_dimensions_beside_each_flag() -> None:
+    found = {
+        (s.call.kwargs.get("accumulate", s.call.args[3] if len(s.call.args) > 3 else False))
+        for s in further("index_put", "single elements")
+        if not s.tensors[-1].dim()
+    }
+    assert found == {True, False}
+
+
 def test_plans_have_none_of_them() -> None:
     names = {axis.name for axis in FURTHER}
     assert not names & {s.axis for s in samples_of(catalogue()["mm"], "float32", 3)}
