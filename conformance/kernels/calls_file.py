@@ -106,6 +106,9 @@ class Answer(msgspec.Struct, frozen=True, omit_defaults=True):
     moved: dict[int, tuple[tuple[int, ...], tuple[int, ...], int]] = {}
     calls: tuple[str, ...] = ()
     late: bool = False  # a later call changed the result
+    timed: bool = (
+        False  # the result of one more call with the same arguments, whose time was measured
+    )
     ended: str = ""  # how the process ended in this call
 
 

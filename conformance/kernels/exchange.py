@@ -33,7 +33,7 @@ from conformance.kernels.calls_file import (
 )
 from conformance.kernels.guard_pages import PAGE, PAGED, contiguous
 from conformance.kernels.marks import Marks
-from opinfo.compare import Arguments
+from opinfo.compare import DEFAULT_TOLERANCES, SUM_ROUNDINGS, Arguments, Wrong, difference
 from opinfo.encoding import ARGUMENTS, read_value, write_value
 from opinfo.torch_private import NO_FAKE_ANSWER, FakeTensorMode, storage_id, without_modes
 
@@ -99,6 +99,7 @@ class Exchange:
     made: int = 0
     not_plain: list[str] = field(default_factory=list)
     late: int = 0
+    timed: list[tuple[Given, Given]] = field(default_factory=list)
     unanswered: list[Unanswered] = field(default_factory=list)
     _used: dict[bytes, int] = field(default_factory=lambda: defaultdict(int))
     _end: int = 0
@@ -170,11 +171,15 @@ class Exchange:
         """Stores the answers to planned calls. Returns the names of the ops that the kernel called: for each answered call
         whose tensors are contiguous and have elements. (For other tensors, many kernels have a simpler way.)"""
         by_number: dict[int, Given] = {}
+        timed: list[Given] = []
         for each in answers:
             if each.answer.late:
                 self.late += 1
+            elif each.answer.timed:
+                timed.append(each)
             else:
                 by_number.setdefault(each.answer.call, each)
+        self.timed += [(by_number[t.answer.call], t) for t in timed if t.answer.call in by_number]
         for number, call in enumerate(calls):
             missing = Given(Answer(number, ended=NOT_MADE), memoryview(b""), call, Path())
             self.answers[call.key].append(by_number.get(number, missing))
@@ -257,6 +262,23 @@ class Exchange:
                 self._refuse("a tensor that extends past its storage")
             found.append(_tensor(out, given.blobs[at : at + out.span], bases))
             at += out.span
+        return found
+
+    def timed_differently(self) -> list[Wrong]:
+        """Returns how the results of timed calls differ from the result of the judged call with the same arguments. Calls
+        whose results are views of an argument, or an argument itself, are left out, because each call may change it."""
+        found = []
+        for judged, timed in self.timed:
+            outputs = (*judged.answer.outputs, *timed.answer.outputs)
+            if any(each.storage is not None for each in outputs):
+                continue
+            try:
+                first, again = self._outputs(judged, []), self._outputs(timed, [])
+            except NotAPlainTensor as error:
+                found.append(Wrong("values", "the result of the judged call", str(error)))
+                continue
+            wrong = difference(again, first, DEFAULT_TOLERANCES, roundings=SUM_ROUNDINGS)
+            found += [wrong] if wrong is not None else []
         return found
 
     def _refuse(self, what: str) -> Any:

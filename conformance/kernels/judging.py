@@ -56,7 +56,7 @@ _OWN_WORK = 0.05
 #: The checks that belong to the kernel as a whole.
 DELEGATES, RESULT = "kernel.delegates", "kernel.plain_result"
 KEPT, STATE = "kernel.result_kept", "kernel.process_state"
-LOAD, OPCHECK = "kernel.load", "kernel.opcheck"
+LOAD, OPCHECK, TIMED = "kernel.load", "kernel.opcheck", "kernel.timed_result"
 ANSWERS_GIVEN = "kernel.answers"
 
 
@@ -259,6 +259,9 @@ class Judge:
         if exchange.late:
             message = "the result of a call changed during a later call"
             self.faults.append(Fault(KEPT, message, failed=exchange.late, checks=self.calls))
+        if (wrong := exchange.timed_differently()) and not draws(base, samples):
+            message = f"a call whose time is measured returns another result: {wrong[0]}"
+            self.faults.append(Fault(TIMED, message, failed=len(wrong), checks=len(exchange.timed)))
         for name in dict.fromkeys(n for each in self.loaded for n in each.replaced):
             if name != RANDOM_STATE or not draws(base, samples):
                 self.faults.append(Fault(STATE, f"the kernel replaced or changed {name}"))

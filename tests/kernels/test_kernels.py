@@ -25,6 +25,7 @@ from conformance.kernels.targets import (
 )
 from conformance.kernels.zygote import zygote
 from devices.errors import ConformError
+from opinfo.compare import replace_tensors, tensors_of
 from opinfo.samples import draw
 from tests.kernels import accumulating, custom_ops, public_bugs, references, refusing
 from tests.kernels import right as right_kernels
@@ -44,9 +45,9 @@ def some_slow(names: Iterable[str]) -> list[object]:
 
 def arguments_of(given: tuple[Any, ...]) -> tuple[list[Any], dict[str, Any]]:
     """Returns copies of the positional and keyword arguments of a call, whose last item may be a dictionary."""
-    kwargs = given[-1] if isinstance(given[-1], dict) else {}
-    args = [each for each in given if not isinstance(each, dict)]
-    return [each.clone() if isinstance(each, torch.Tensor) else each for each in args], kwargs
+    named = given[-1] if isinstance(given[-1], dict) else {}
+    args, kwargs = replace_tensors((given[: len(given) - bool(named)], named), torch.Tensor.clone)
+    return list(args), kwargs
 
 
 def judged(entry: Entry) -> Judgement:
@@ -92,9 +93,10 @@ def test_a_single_comparison_accepts_each_wrong_kernel(
         else:
             reference = named_function(entry.target)
     (args, kwargs), (again, named) = (arguments_of(entry.call()) for _ in range(2))
-    want = reference(*args, **kwargs).clone()
-    found = entry.function(*again, **named)
-    assert allclose(found.to(want.dtype), want, rtol=1e-2, atol=1e-2)
+    wanted = tensors_of(reference(*args, **kwargs))
+    found = tensors_of(entry.function(*again, **named))
+    for one, want in zip(found, wanted, strict=True):
+        assert allclose(one.to(want.dtype), want, rtol=1e-2, atol=1e-2)
 
 
 def test_a_fault_has_the_smallest_call_and_a_script_that_fails_until_the_kernel_is_fixed(
