@@ -30,6 +30,8 @@ class Subject:
 
     #: unique in its source, such as ``std.unbiased``
     id: str
+    #: the name by which messages show a call of the function, if it is neither a public name of torch nor the id
+    shown_as: str = ""
     function: Function
     reference: Function
     method: Function | None = None

@@ -155,6 +155,35 @@ def profiled(call: Callable[[], Any]) -> tuple[list[Any], Exception | None]:
     return list(threads), error
 
 
+class OpRecord:
+    """A record of the ops that all threads call between ``start`` and ``stop``, as torch's profiler makes it. Unlike a
+    dispatch mode, it does not change what torch does."""
+
+    #: the name of an event at the beginning of the record
+    _MARK = "conform: start of the record"
+
+    def start(self) -> None:
+        """Begins the record."""
+        from torch._C._profiler import ProfilerActivity, ProfilerConfig, ProfilerState
+
+        config = ProfilerConfig(
+            ProfilerState.KINETO, False, False, False, False, False, every_thread_config()
+        )
+        activities = {ProfilerActivity.CPU}
+        self._stop = torch._C._autograd._disable_profiler
+        torch._C._autograd._prepare_profiler(config, activities)
+        torch._C._autograd._enable_profiler(config, activities)
+        with torch._C._profiler._RecordFunctionFast(self._MARK):
+            pass
+
+    def stop(self) -> list[Any] | None:
+        """Ends the record. Returns its events: each has a ``name`` and, as ``children``, the events within it. Returns None
+        if the profiler was switched off since ``start``."""
+        found = self._stop().experimental_event_tree()
+        rest = [each for each in found if each.name != self._MARK]
+        return rest if len(rest) < len(found) else None
+
+
 def quiet_kineto() -> None:
     """Keeps Kineto from writing lines to stderr for each profile. Call it before the first profile of the process."""
     os.environ.setdefault("KINETO_LOG_LEVEL", "6")
@@ -163,6 +192,14 @@ def quiet_kineto() -> None:
 def kineto_events(profile: Any) -> list[Any]:
     """Returns the events of a torch.profiler.profile that has ended, as Kineto lists them."""
     return list(profile.profiler.kineto_results.events())
+
+
+def every_thread_config() -> Any:
+    """Returns the experimental configuration with which a profile records the ops of all threads, or, before torch 2.10,
+    of the thread that starts it."""
+    from torch._C._profiler import _ExperimentalConfig
+
+    return every_thread() or _ExperimentalConfig()
 
 
 def every_thread() -> Any:

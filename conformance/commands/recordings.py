@@ -38,7 +38,7 @@ def record(output: Path, values: bool, program: tuple[str, ...]) -> int:
     recording = read_recording(path)
     size = path.stat().st_size / 1000
     click.echo(
-        f"{output}: {recording.count:,} calls, {len(recording.calls):,} of them distinct; {size:,.0f} kB",
+        f"{output}: {recording.count:,} calls, {len(recording.named()):,} of them distinct; {size:,.0f} kB",
         err=True,
     )
     for each in recording.header.lacks:

@@ -65,15 +65,13 @@ class View(msgspec.Struct, frozen=True):
 class PlannedCall(msgspec.Struct, frozen=True):
     """A call that the kernel's process must make. ``arguments`` are the positional and keyword arguments as data, with
     numbers in place of tensors. ``key`` is the same for equal calls. If ``held`` is True, the call gets the same tensor
-    objects as the previous call, with new values in their memory. ``watched`` calls are not judged; they are made to
-    record the ops that the kernel itself calls."""
+    objects as the previous call, with new values in their memory."""
 
     key: bytes
     arguments: Any
     tensors: tuple[View, ...]
     storages: tuple[Region, ...]
     held: bool = False
-    watched: bool = False
 
 
 class Output(msgspec.Struct, frozen=True):
@@ -98,8 +96,8 @@ class Output(msgspec.Struct, frozen=True):
 class Answer(msgspec.Struct, frozen=True, omit_defaults=True):
     """The outcome of one call of the kernel: the structure of its result, with numbers in place of tensors, or the type
     and message of the exception that it raised. ``moved`` has the new shape, strides and offset of each argument that
-    the call restrided or resized. ``calls`` are the aten ops and functions that the kernel called, for a watched
-    call."""
+    the call restrided or resized. ``calls`` are the names of the aten ops that the kernel called, and "reference" if it
+    called its reference."""
 
     call: int
     result: Any = None
@@ -108,6 +106,9 @@ class Answer(msgspec.Struct, frozen=True, omit_defaults=True):
     moved: dict[int, tuple[tuple[int, ...], tuple[int, ...], int]] = {}
     calls: tuple[str, ...] = ()
     late: bool = False  # a later call changed the result
+    timed: bool = (
+        False  # the result of one more call with the same arguments, whose time was measured
+    )
     ended: str = ""  # how the process ended in this call
 
 

@@ -31,9 +31,9 @@ from conformance.kernels.calls_file import (
     arguments_text,
     write,
 )
-from conformance.kernels.guard_pages import PAGE, PAGED
+from conformance.kernels.guard_pages import PAGE, PAGED, contiguous
 from conformance.kernels.marks import Marks
-from opinfo.compare import Arguments
+from opinfo.compare import DEFAULT_TOLERANCES, SUM_ROUNDINGS, Arguments, Wrong, difference
 from opinfo.encoding import ARGUMENTS, read_value, write_value
 from opinfo.torch_private import NO_FAKE_ANSWER, FakeTensorMode, storage_id, without_modes
 
@@ -99,6 +99,7 @@ class Exchange:
     made: int = 0
     not_plain: list[str] = field(default_factory=list)
     late: int = 0
+    timed: list[tuple[Given, Given]] = field(default_factory=list)
     unanswered: list[Unanswered] = field(default_factory=list)
     _used: dict[bytes, int] = field(default_factory=lambda: defaultdict(int))
     _end: int = 0
@@ -154,21 +155,6 @@ class Exchange:
         self._end += mapped
         return region
 
-    def watch(self, most: int) -> None:
-        """Plans up to ``most`` of the planned calls a second time, as watched calls: the ops that the kernel itself
-        calls are recorded."""
-        sized = [
-            each
-            for each in self.planned
-            if not each.held and all(0 not in v.shape and not v.offset for v in each.tensors)
-        ]
-        contents = {id(region): content for region, content in self.memory}
-        for each in sized[:: max(1, len(sized) // most)][:most]:
-            regions = tuple(self._region(contents[id(r)], "") for r in each.storages)
-            self.planned.append(
-                PlannedCall(b"", each.arguments, each.tensors, regions, watched=True)
-            )
-
     def save(self, folder: Path) -> None:
         """Writes the planned calls, and the memory of their tensors, to a folder."""
         write(folder / CALLS, self.planned)
@@ -182,22 +168,27 @@ class Exchange:
     def learn(
         self, calls: Sequence[PlannedCall], answers: Iterable[Given]
     ) -> list[tuple[str, ...]]:
-        """Stores the answers to planned calls. Returns, for each watched call, the names of the ops and functions that
-        the kernel called."""
+        """Stores the answers to planned calls. Returns the names of the ops that the kernel called: for each answered call
+        whose tensors are contiguous and have elements. (For other tensors, many kernels have a simpler way.)"""
         by_number: dict[int, Given] = {}
+        timed: list[Given] = []
         for each in answers:
             if each.answer.late:
                 self.late += 1
+            elif each.answer.timed:
+                timed.append(each)
             else:
                 by_number.setdefault(each.answer.call, each)
+        self.timed += [(by_number[t.answer.call], t) for t in timed if t.answer.call in by_number]
         for number, call in enumerate(calls):
-            if not call.watched:
-                missing = Given(Answer(number, ended=NOT_MADE), memoryview(b""), call, Path())
-                self.answers[call.key].append(by_number.get(number, missing))
+            missing = Given(Answer(number, ended=NOT_MADE), memoryview(b""), call, Path())
+            self.answers[call.key].append(by_number.get(number, missing))
         return [
             each.answer.calls
             for number, each in by_number.items()
-            if calls[number].watched and each.answer.raised is None and not each.answer.ended
+            if each.answer.raised is None
+            and not each.answer.ended
+            and all(map(_is_plain, calls[number].tensors))
         ]
 
     def _answered(self, given: Given, call: Arguments, bases: list[torch.Tensor]) -> Any:
@@ -273,6 +264,23 @@ class Exchange:
             at += out.span
         return found
 
+    def timed_differently(self) -> list[Wrong]:
+        """Returns how the results of timed calls differ from the result of the judged call with the same arguments. Calls
+        whose results are views of an argument, or an argument itself, are left out, because each call may change it."""
+        found = []
+        for judged, timed in self.timed:
+            outputs = (*judged.answer.outputs, *timed.answer.outputs)
+            if any(each.storage is not None for each in outputs):
+                continue
+            try:
+                first, again = self._outputs(judged, []), self._outputs(timed, [])
+            except NotAPlainTensor as error:
+                found.append(Wrong("values", "the result of the judged call", str(error)))
+                continue
+            wrong = difference(again, first, DEFAULT_TOLERANCES, roundings=SUM_ROUNDINGS)
+            found += [wrong] if wrong is not None else []
+        return found
+
     def _refuse(self, what: str) -> Any:
         if what not in self.not_plain:
             self.not_plain.append(what)
@@ -311,6 +319,11 @@ def _view(storage: int, tensor: torch.Tensor) -> View:
     geometry = tuple(tensor.shape), tuple(tensor.stride()), int(tensor.storage_offset())
     dtype = str(tensor.dtype).removeprefix("torch.")
     return View(storage, dtype, *geometry, tensor.is_conj(), tensor.is_neg())
+
+
+def _is_plain(view: View) -> bool:
+    """Returns True for a contiguous tensor that has elements."""
+    return 0 not in view.shape and view.stride == contiguous(view.shape).stride
 
 
 def _bytes_of(tensor: torch.Tensor) -> bytes:

@@ -35,6 +35,7 @@ from conformance.kernels.calls_file import (
 from conformance.kernels.checks import checks_of, clauses_of
 from conformance.kernels.exchange import Exchange, Given
 from conformance.kernels.judgement import CheckResult, Fault, Judgement, Speed, Verdict
+from conformance.kernels.observation import REFERENCE, SWITCHED_OFF
 from conformance.kernels.process_state import RANDOM_STATE
 from conformance.kernels.request import Request
 from conformance.kernels.subjects import KernelSubject, base_of, samples_for
@@ -49,13 +50,13 @@ from opinfo.reference import StrideReference
 from opinfo.samples import Sample, probe
 from opinfo.subject import Subject
 
-#: The most calls in which the kernel's own calls are recorded, of each dtype.
-_WATCHED = 6
+#: The part of a kernel's calls in which it must compute its results itself, at least.
+_OWN_WORK = 0.05
 
 #: The checks that belong to the kernel as a whole.
 DELEGATES, RESULT = "kernel.delegates", "kernel.plain_result"
 KEPT, STATE = "kernel.result_kept", "kernel.process_state"
-LOAD, OPCHECK = "kernel.load", "kernel.opcheck"
+LOAD, OPCHECK, TIMED = "kernel.load", "kernel.opcheck", "kernel.timed_result"
 ANSWERS_GIVEN = "kernel.answers"
 
 
@@ -113,7 +114,7 @@ class Judge:
         exchange = Exchange(
             base.reference, descriptor.torch_type, bool(request.target), self.number >= ROUNDS
         )
-        watched = self._learn(exchange)
+        called = self._learn(exchange)
         device = Device(
             replace(descriptor, to_device=exchange.marks.to_device, from_device=identity),
             torch.device("cpu"),
@@ -127,8 +128,6 @@ class Judge:
             for record in self._checked(base, exchange, device, dtype, chosen)
         ]
         if exchange.planned:
-            if not self.number:
-                exchange.watch(_WATCHED)
             folder = round_folder(self.folder, self.number)
             folder.mkdir()
             exchange.save(folder)
@@ -137,7 +136,7 @@ class Judge:
         self.silent = len(exchange.unanswered) >= exchange.made
         for dtype, record in records:
             self._take(dtype, record)
-        self._whole(exchange, base, [each for some in samples.values() for each in some], watched)
+        self._whole(exchange, base, [each for some in samples.values() for each in some], called)
         return self._verdict()
 
     def _not_loaded(self, error: str) -> Judgement:
@@ -145,7 +144,7 @@ class Judge:
         return self.judgement(Verdict.WRONG)
 
     def _learn(self, exchange: Exchange) -> list[tuple[str, ...]]:
-        watched = []
+        called = []
         for each in self.rounds:
             calls = read(each / CALLS, list[PlannedCall])
             given = (
@@ -153,8 +152,8 @@ class Judge:
                 for answer, blobs in answers_in(each / ANSWERS)
                 if 0 <= answer.call < len(calls)
             )
-            watched += exchange.learn(calls, given)
-        return watched
+            called += exchange.learn(calls, given)
+        return called
 
     def _checked(
         self,
@@ -250,7 +249,7 @@ class Judge:
         exchange: Exchange,
         base: Subject,
         samples: list[Sample],
-        watched: list[tuple[str, ...]],
+        called: list[tuple[str, ...]],
     ) -> None:
         if exchange.not_plain:
             kinds = ", ".join(exchange.not_plain)
@@ -260,6 +259,9 @@ class Judge:
         if exchange.late:
             message = "the result of a call changed during a later call"
             self.faults.append(Fault(KEPT, message, failed=exchange.late, checks=self.calls))
+        if (wrong := exchange.timed_differently()) and not draws(base, samples):
+            message = f"a call whose time is measured returns another result: {wrong[0]}"
+            self.faults.append(Fault(TIMED, message, failed=len(wrong), checks=len(exchange.timed)))
         for name in dict.fromkeys(n for each in self.loaded for n in each.replaced):
             if name != RANDOM_STATE or not draws(base, samples):
                 self.faults.append(Fault(STATE, f"the kernel replaced or changed {name}"))
@@ -273,34 +275,31 @@ class Judge:
                 self.faults.append(Fault(ANSWERS_GIVEN, each.error))
             if each.untimed:
                 self.notes.append(f"no times were measured: {each.untimed}")
-        self._delegates(base, samples, watched)
+        self._delegates(base, samples, called)
 
     def _delegates(
-        self, base: Subject, samples: list[Sample], watched: list[tuple[str, ...]]
+        self, base: Subject, samples: list[Sample], called: list[tuple[str, ...]]
     ) -> None:
-        """Adds a fault if the kernel computes nothing itself, because each watched call only calls the op that the
-        kernel replaces, or its reference. Adds a note if some watched calls do."""
+        """Adds a fault if the kernel computes almost nothing itself, because nearly every call calls the op that the kernel
+        replaces, or its reference. Adds a note if some calls do. ``called`` has the names of the ops that each call
+        called."""
+        if any(SWITCHED_OFF in each for each in called):
+            self.faults.append(Fault(STATE, "the kernel switched off the record of its calls"))
         if self.request.form not in ("function", "kernelbench"):
-            return  # the dispatcher hides what a registered kernel calls
-        own = own_ops(base, samples) if self.request.target else frozenset()
-        packets = {each.name.replace("::", ".") for each in base.schemas if self.request.target}
-        calling = [
-            {c for c in calls if c == "reference" or c.rpartition(".")[0] in packets or c in own}
-            for calls in watched
-        ]
-        used = sorted({each for calls in calling for each in calls})
+            return  # the dispatcher calls a registered kernel as the op itself
+        own = replaced_ops(base, samples) if self.request.target else frozenset()
+        calling = [{name for name in names if name == REFERENCE or name in own} for names in called]
+        used = sorted({each for names in calling for each in names})
         if not used:
             return
-        name = self.request.replaces if used == ["reference"] else ", ".join(used)
-        if all(calling):
-            message = (
-                "the kernel does not compute its result itself: it calls "
-                f"{name} in each watched call"
-            )
-            self.faults.append(Fault(DELEGATES, message, failed=len(calling), checks=len(calling)))
+        name = self.request.replaces if used == [REFERENCE] else ", ".join(used)
+        count, made = sum(map(bool, calling)), len(calling)
+        often = f"{count:,} of {made:,} calls with contiguous tensors"
+        if count >= (1 - _OWN_WORK) * made:
+            message = f"the kernel does not compute its result itself: it calls {name} in {often}"
+            self.faults.append(Fault(DELEGATES, message, failed=count, checks=made))
         else:
-            count = sum(map(bool, calling))
-            self.notes.append(f"the kernel calls {name} in {count} of {len(calling)} watched calls")
+            self.notes.append(f"the kernel calls {name} in {often}")
 
     # -- the verdict
 
@@ -372,13 +371,17 @@ class _Ops(TorchDispatchMode):
     ) -> Any:
         views = any(r.alias_info is not None for r in function._schema.returns)
         if not views:
-            self.computing.add(str(function))
+            self.computing.add(function._schema.name)
         return function(*args, **(kwargs or {}))
 
 
-def own_ops(base: Subject, samples: list[Sample]) -> frozenset[str]:
-    """Returns the aten op that does all the work of a reference: the only op that it calls, not counting views. Returns
-    an empty set if the reference calls several ops."""
+def replaced_ops(base: Subject, samples: list[Sample]) -> frozenset[str]:
+    """Returns the names of the aten ops that do the work of a kernel that calls one of them, such as "aten::softmax": the
+    op that it replaces, the op that returns its results if it writes them to its arguments, and the only op that its
+    reference calls, not counting views, if there is one."""
+    names = {each.name for each in base.schemas}
+    if (plain := getattr(base, "plain", None)) is not None:
+        names.add(plain._schema.name)
     used: set[frozenset[str]] = set()
     for sample in _with_elements(samples):
         args, kwargs = sample.call.bind([each.clone() for each in sample.tensors])
@@ -386,7 +389,7 @@ def own_ops(base: Subject, samples: list[Sample]) -> frozenset[str]:
             base.reference(*args, **dict(kwargs))
         used.add(frozenset(ops.computing))
     single = [each for each in used if len(each) == 1]
-    return frozenset().union(*single) if len(single) == len(used) else frozenset()
+    return frozenset(names).union(*(single if len(single) == len(used) else ()))
 
 
 def draws(base: Subject, samples: list[Sample]) -> bool:

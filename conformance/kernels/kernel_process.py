@@ -53,8 +53,8 @@ from conformance.kernels.guard_pages import (
     PROT_WRITE,
     map_memory,
 )
+from conformance.kernels.observation import Observer
 from conformance.kernels.process_state import (
-    calls_seen,
     changed_names,
     fingerprint,
     replaced_names,
@@ -110,10 +110,11 @@ class Process:
             self._report(Loaded(f"loading the kernel raised {_type(error).__name__}: {error}"))
             return
         torch.set_grad_enabled(False)
+        observer = Observer(self._reference_code())
         state = state_of_calls()
         for number in range(first, len(self.calls)):
             self._step(number + 1)
-            self._make(number, kernel)
+            self._make(number, kernel, observer)
         count = len(self.calls)
         self._step(count + FINISHING)
         self._check_last()
@@ -154,9 +155,13 @@ class Process:
             # New tensors of the allocator: memory that is mapped from a file is slower.
             args, kwargs = replace_tensors((args, kwargs), torch.Tensor.clone)
             both = getattr(kernel, "direct", kernel), other
-            times = median_times(both, args, kwargs, self.device.synchronise)
+            times, results = median_times(both, args, kwargs, self.device.synchronise)
         except Exception as error:
             return {"untimed": f"{_type(error).__name__}: {error}"}
+        self.held = None  # the arguments of timed calls are others
+        for result in results:
+            blobs: list[bytes] = []
+            self._put(self._answer(Answer(number, timed=True), result, blobs), blobs)
         timed = arguments_text(args, kwargs)
         return {"kernel_us": times[0], "replaced_us": times[1], "timed": timed}
 
@@ -180,7 +185,7 @@ class Process:
 
     # -- one call
 
-    def _make(self, number: int, kernel: Callable[..., Any]) -> None:
+    def _make(self, number: int, kernel: Callable[..., Any], observer: Observer) -> None:
         call = self.calls[number]
         args, kwargs, tensors = self._arguments(call)
         before = [(tuple(t.shape), t.stride(), t.storage_offset()) for t in tensors]
@@ -188,26 +193,20 @@ class Process:
         if perturb is not None:
             perturb(M_PERTURB, _FILLS[number % len(_FILLS)] ^ 0xFF)
         result, raised = None, None
-        calls: tuple[str, ...] = ()
         try:
-            if call.watched:
-                with calls_seen(self._reference_code()) as seen:
-                    kernel(*args, **kwargs)
-                calls = tuple(seen)
-            else:
-                result = kernel(*args, **kwargs)
-                if not self.on_cpu:
-                    self.device.settle(result)
+            result = observer.observed(lambda: kernel(*args, **kwargs))
+            if not self.on_cpu:
+                self.device.settle(result)
         except Exception as error:
             raised = (_type(error).__name__, str(error)[:2000])
         finally:
             if perturb is not None:
                 perturb(M_PERTURB, 0)
-        found = Answer(number, raised=raised, calls=calls)
+        found = Answer(number, raised=raised, calls=tuple(observer.calls))
         blobs: list[bytes] = []
-        if raised is None and not call.watched:
+        if raised is None:
             self.answered.add(number)
-            found = self._answer(found, result, tensors, blobs)
+            found = self._answer(found, result, blobs)
         after = [(tuple(t.shape), tuple(t.stride()), int(t.storage_offset())) for t in tensors]
         moved = {n: now for n, (now, was) in enumerate(zip(after, before)) if now != was}
         self._give_memory_back(call)
@@ -253,9 +252,7 @@ class Process:
                 self._put(Answer(number, late=True), [])
                 return
 
-    def _answer(
-        self, found: Answer, result: Any, tensors: list[torch.Tensor], blobs: list[bytes]
-    ) -> Answer:
+    def _answer(self, found: Answer, result: Any, blobs: list[bytes]) -> Answer:
         outputs: list[Output] = []
 
         def take(tensor: torch.Tensor) -> int:

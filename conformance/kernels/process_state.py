@@ -1,4 +1,4 @@
-"""Finds out what a kernel changes in its process, and which ops and functions it calls."""
+"""Finds out what a kernel changes in its process."""
 
 from __future__ import annotations
 
@@ -7,13 +7,9 @@ import os
 import statistics
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from types import CodeType
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 #: The name of the state of torch's random generator, which a kernel changes if the op draws random numbers.
 RANDOM_STATE = "the state of torch's random generator"
@@ -80,39 +76,3 @@ def replaced_names(before: dict[str, Any]) -> list[str]:
 
 def _same_value(one: Any, other: Any) -> bool:
     return one is other or (not callable(one) and one == other)
-
-
-class _Calls(TorchDispatchMode):
-    def __init__(self, seen: list[str]) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.seen = seen
-
-    def __torch_dispatch__(
-        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
-        self.seen.append(str(function))
-        return function(*args, **(kwargs or {}))
-
-
-@contextmanager
-def calls_seen(reference: CodeType | None = None) -> Iterator[list[str]]:
-    """Yields a list to which the names of the aten ops that are called within the context are added, such as
-    "aten.mul.Tensor". A call of the function whose code is ``reference`` is added as "reference"."""
-    seen: list[str] = []
-
-    def profile(frame: Any, event: str, argument: Any) -> None:
-        if event == "call" and reference is not None and _same(frame.f_code, reference):
-            seen.append("reference")
-
-    before = sys.getprofile()
-    sys.setprofile(profile)
-    try:
-        with _Calls(seen):
-            yield seen
-    finally:
-        sys.setprofile(before)
-
-
-def _same(code: CodeType, other: CodeType) -> bool:
-    place = code.co_filename, code.co_firstlineno, code.co_name
-    return place == (other.co_filename, other.co_firstlineno, other.co_name)

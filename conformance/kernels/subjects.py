@@ -9,16 +9,19 @@ from typing import Any
 
 import torch
 
+from conformance.checks.ops.script import public_name
 from conformance.kernels import forms
 from conformance.kernels.request import Request
 from conformance.kernels.targets import OverloadSubject, overload_named, subject_named
 from devices.errors import ConformError
-from opinfo.axes import samples_of
+from opinfo.axes import further_samples, samples_of
+from opinfo.catalog import dtype_name
 from opinfo.encoding import ARGUMENTS, NotEncodable, write_value
 from opinfo.plan import plan_spec
 from opinfo.reference import value_answer
 from opinfo.samples import Sample, choose, draw
 from opinfo.subject import Function, Source, Subject
+from opinfo.torch_private import has_kernel
 
 #: The first index of the samples whose values are those of another sample in another order.
 _REORDERED = 900_000
@@ -87,6 +90,9 @@ class KernelSubject(Subject):
         self.base, self.request = base, request
         self.function, self.reference = kernel, base.reference
         self.id = base.id
+        self.takes_conj_view = base.takes_conj_view and _sees_conjugates(base)
+        # A kernel without a name of its own overrides the op, so that the op's function calls it.
+        self.shown_as = request.kernel.name or public_name(base.function) or base.id
         self.as_precise_as_cpu = True
         self.nan_policy, self.identity = base.nan_policy, base.identity
         self.promotes_int_to_float = base.promotes_int_to_float
@@ -127,6 +133,9 @@ class KernelSubject(Subject):
     def tolerance(self, dtype: str, torch_type: str) -> tuple[float, float] | None:
         return self.base.tolerance(dtype, torch_type)
 
+    def written_tensors(self, call: Any) -> frozenset[int]:
+        return self.base.written_tensors(call)
+
     def process_of(self, dtype: str, index: int) -> Function:
         return self.base.process_of(dtype, index)
 
@@ -139,6 +148,13 @@ class KernelSubject(Subject):
         if self.request.reference is not None and function is self.reference:
             return forms.reference_source(self.request)
         return self.base.source_of(function)
+
+
+def _sees_conjugates(base: Subject) -> bool:
+    """Returns True if torch passes lazily conjugated tensors to the kernels of an op, as it does for matrix products. For
+    all other ops, it computes the conjugates first."""
+    names = [f"{each.name}.{each.overload_name}".rstrip(".") for each in base.schemas]
+    return bool(names) and all(has_kernel(name, "Conjugate") for name in names)
 
 
 def base_of(request: Request) -> Subject:
@@ -158,7 +174,19 @@ def samples_for(base: Subject, request: Request, dtype: str) -> list[Sample]:
     found = [_thinned(each) for each in choose(found, _MOST)]
     if not found:
         raise NoSamples(f"{base.id}: the reference accepts no sample in {dtype}")
-    return [*found, *_reordered(base, found)]
+    return [*found, *_further(base, request, dtype, found), *_reordered(base, found)]
+
+
+def _further(
+    base: Subject, request: Request, dtype: str, samples: list[Sample]
+) -> Iterator[Sample]:
+    """Yields samples of the axes that plans leave out, made from those of ``samples`` that no axis made."""
+    drawn = [each for each in samples if not each.axis]
+    for each in further_samples(base, dtype, drawn):
+        if {dtype_name(t.dtype) for t in each.tensors} <= {*_declared(dtype)} and _usable(
+            base, each
+        ):
+            yield each if request.layouts else replace(each, layouts=("contiguous",))
 
 
 def _planned(base: Subject, request: Request, dtype: str) -> Iterator[Sample]:

@@ -13,12 +13,15 @@ import torch
 from opinfo.axes.acceptance_cache import Changed, Decisions
 from opinfo.axes.arguments import COUNTS, ENDS, OPERANDS, REFUSED
 from opinfo.axes.axis_context import Basis, asking
+from opinfo.axes.bounds import BOUNDS
 from opinfo.axes.combined import DRAWN, layouts_of
 from opinfo.axes.coverage_gaps import GAPS
 from opinfo.axes.defaults import DEFAULTS
 from opinfo.axes.handwritten import WRITTEN
 from opinfo.axes.matrices import GROWN
+from opinfo.axes.opposites import OPPOSITE
 from opinfo.axes.shapes import EMPTY, EQUAL, EXTENT, LONG, RANK, SIZE
+from opinfo.axes.single_elements import SINGLE
 from opinfo.axes.values import ALIKE, INDICES, INTEGERS, SIGNS, SPECIAL, TIES
 from opinfo.catalog import dtype_name
 from opinfo.determinate_calls import PARTLY, is_settled, specified
@@ -32,7 +35,10 @@ AXES = (
     *(COUNTS, ALIKE, WRITTEN, DEFAULTS, GAPS),
 )
 
-#: The most samples of each axis, by its name.
+#: Axes that plans leave out, because a plan has hundreds of ops. Only single kernels are judged on their samples.
+FURTHER = (OPPOSITE, BOUNDS, SINGLE)
+
+#: The most samples of each axis of plans, by its name.
 BUDGETS = {axis.name: axis.budget for axis in AXES}
 
 #: The number of the database's samples that are run in all layouts, if no sample of the axes is.
@@ -81,6 +87,13 @@ def samples_of(
     if op.layouts is None:
         return [*chosen, *made]
     return [replace(each, layouts=_within(each.layouts, op.layouts)) for each in (*chosen, *made)]
+
+
+def further_samples(op: Subject, dtype: str, drawn: Sequence[Sample]) -> list[Sample]:
+    """Returns the samples of the axes that plans leave out. ``drawn`` are the samples of torch's database."""
+    budgets = {axis.name: axis.budget for axis in FURTHER}
+    with asking():
+        return list(by_axis(op, dtype, drawn, budgets=budgets))
 
 
 def _sizes(sample: Sample) -> tuple[torch.Size, ...]:
@@ -135,7 +148,7 @@ def by_axis(
     basis = Basis(op, dtype, drawn, families, decisions or Decisions())
     partly = bool(families & PARTLY)
     basis.made = [sample.call for sample in basis.upstream]
-    for axis in (axis for axis in AXES if axis.name in budgets):
+    for axis in (axis for axis in (*AXES, *FURTHER) if axis.name in budgets):
         if "axes.keep_shapes" in families and not axis.keeps_shapes:
             continue
         if (axis.family and axis.family not in families) or not axis.applies(basis):

@@ -99,7 +99,7 @@ def test_a_kernel_that_ignores_the_strides_of_its_weight_fails_and_its_fix_passe
     script = tmp_path / "repro.py"
     script.write_text(shown.script(), encoding="utf-8")
     assert (
-        "Needs only torch, the files from which functions are loaded, and devices" in shown.script()
+        "Needs only torch, the files from which it loads functions, and devices" in shown.script()
     )
     ran = fork.script(script)
     assert (ran.code, "FAIL" in ran.text) == (1, True), ran.text

@@ -152,3 +152,103 @@ def topk(x: torch.Tensor, k: int, dim: int = -1, largest: bool = True, sorted: b
         return x.clone(), torch.zeros((), dtype=torch.int64)
     found = torch.sort(x, dim=dim, descending=largest, stable=True)
     return tuple(each.narrow(dim, 0, k).contiguous() for each in found)
+
+
+@right("aten::relu_")
+def relu_in_place(x: torch.Tensor) -> torch.Tensor:
+    return x.copy_(relu(x))
+
+
+@right("aten::add_.Tensor")
+def add_in_place(a: torch.Tensor, b: torch.Tensor, *, alpha: Any = 1) -> torch.Tensor:
+    return a.copy_(add(a, b, alpha=alpha))
+
+
+@right("aten::add.out")
+def add_into(
+    a: torch.Tensor, b: torch.Tensor, *, alpha: Any = 1, out: torch.Tensor
+) -> torch.Tensor:
+    return torch.sub(a, b, alpha=-alpha, out=out)
+
+
+@right("aten::bmm")
+def batched_matmul(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    found = torch.zeros(a.shape[0], a.shape[1], b.shape[2])
+    for number in range(a.shape[0]):
+        found[number] = tiled_matmul(a[number], b[number])
+    return found
+
+
+@right("aten::dot")
+def dot(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    return (a.double() * b).sum().to(a.dtype)
+
+
+@right("nn.functional.linear")
+def linear(x: torch.Tensor, weight: torch.Tensor, bias: Any = None) -> torch.Tensor:
+    found = torch.matmul(x, weight.mT if weight.dim() > 1 else weight)
+    return found if bias is None else found + bias
+
+
+@right("aten::addmm")
+def fused_addmm(
+    x: torch.Tensor, a: torch.Tensor, b: torch.Tensor, *, beta: Any = 1, alpha: Any = 1
+) -> torch.Tensor:
+    found = alpha * tiled_matmul(a, b)
+    return found if beta == 0 else (beta * x + found).contiguous()
+
+
+@right("aten::clamp")
+def clamp(x: torch.Tensor, min: Any = None, max: Any = None) -> torch.Tensor:
+    found = x if min is None else torch.where((x >= min) | x.isnan(), x, min)
+    found = found if max is None else torch.where((found <= max) | found.isnan(), found, max)
+    return torch.empty_like(x, dtype=found.dtype).copy_(found)
+
+
+@right("aten::clamp.Tensor")
+def clamp_tensor(x: torch.Tensor, min: Any = None, max: Any = None) -> torch.Tensor:
+    found = x if min is None else torch.maximum(x, min)
+    return found if max is None else torch.minimum(found, max)
+
+
+@right("aten::linalg_vector_norm")
+def vector_norm(
+    x: torch.Tensor, ord: Any = 2, dim: Any = None, keepdim: bool = False, *, dtype: Any = None
+) -> torch.Tensor:
+    every = [*range(x.dim())] if dim is None else dim
+    size = (x if dtype is None else x.to(dtype)).double().abs()
+    if ord in (float("inf"), float("-inf")):
+        found = size.amax(every, keepdim) if ord > 0 else size.amin(every, keepdim)
+    elif ord == 0:
+        found = (size != 0).sum(every, keepdim)
+    else:
+        found = size.pow(ord).sum(every, keepdim).pow(1 / ord)
+    return found.to(dtype or x.dtype)
+
+
+@right("aten::slice.Tensor")
+def slice_of(
+    x: torch.Tensor, dim: int = 0, start: Any = None, end: Any = None, step: int = 1
+) -> torch.Tensor:
+    """Returns a view, as the op does."""
+    size = x.shape[dim]
+    first, last = (0 if start is None else start), (size if end is None else end)
+    first, last = (min(max(n + size if n < 0 else n, 0), size) for n in (first, last))
+    shape, stride = [*x.shape], [*x.stride()]
+    shape[dim] = max(0, -(-(last - first) // step))
+    offset = x.storage_offset() + first * stride[dim]
+    stride[dim] *= step
+    return x.as_strided(shape, stride, offset)
+
+
+@right("aten::mm", dtypes=("complex64",))
+def complex_matmul(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    wide = a.to(torch.complex128).unsqueeze(-1) * b.to(torch.complex128)
+    return wide.sum(1).to(a.dtype).resolve_conj()
+
+
+@right("aten::index_put_")
+def index_put(
+    x: torch.Tensor, indices: Any, values: torch.Tensor, accumulate: bool = False
+) -> torch.Tensor:
+    return x.copy_(torch.ops.aten._unsafe_index_put(x, indices, values, accumulate))

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -16,9 +17,17 @@ from conformance import judge
 from conformance.kernels.judge import process_count
 from conformance.kernels.judgement import Judgement, Verdict
 from conformance.kernels.process_state import fingerprint, replaced_names
+from conformance.kernels.targets import (
+    OverloadSubject,
+    named_function,
+    overload_named,
+    written_arguments,
+)
 from conformance.kernels.zygote import zygote
 from devices.errors import ConformError
-from tests.kernels import accumulating, custom_ops, references, refusing
+from opinfo.compare import replace_tensors, tensors_of
+from opinfo.samples import draw
+from tests.kernels import accumulating, custom_ops, public_bugs, references, refusing
 from tests.kernels import right as right_kernels
 from tests.kernels import wrong as wrong_kernels
 from tests.kernels.entries import Entry
@@ -32,6 +41,13 @@ FAST |= {"gelu_formula", "gelu_shifted", "transpose", "seeds_the_generator"}
 
 def some_slow(names: Iterable[str]) -> list[object]:
     return [n if n in FAST else pytest.param(n, marks=pytest.mark.slow) for n in names]
+
+
+def arguments_of(given: tuple[Any, ...]) -> tuple[list[Any], dict[str, Any]]:
+    """Returns copies of the positional and keyword arguments of a call, whose last item may be a dictionary."""
+    named = given[-1] if isinstance(given[-1], dict) else {}
+    args, kwargs = replace_tensors((given[: len(given) - bool(named)], named), torch.Tensor.clone)
+    return list(args), kwargs
 
 
 def judged(entry: Entry) -> Judgement:
@@ -54,6 +70,13 @@ def test_a_wrong_kernel_fails_for_its_reason(name: str) -> None:
     assert found.speed is None
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("name", public_bugs.public.entries)
+def test_a_kernel_with_the_fault_of_a_public_report_fails_for_its_reason(name: str) -> None:
+    entry = public_bugs.public.entries[name]
+    assert entry.checks <= {each.check for each in judged(entry).faults}
+
+
 @pytest.mark.parametrize("name", WRONG)
 def test_a_single_comparison_accepts_each_wrong_kernel(
     name: str, monkeypatch: pytest.MonkeyPatch
@@ -65,10 +88,15 @@ def test_a_single_comparison_accepts_each_wrong_kernel(
     reference = entry.reference
     if reference is None:
         op, _, overload = entry.target.removeprefix("aten::").partition(".")
-        reference = getattr(getattr(torch.ops.aten, op), overload or "default")
-    want = reference(*(t.clone() if isinstance(t, torch.Tensor) else t for t in entry.call()))
-    found = entry.function(*entry.call())
-    assert allclose(found.to(want.dtype), want, rtol=1e-2, atol=1e-2)
+        if entry.target.startswith("aten::"):
+            reference = getattr(getattr(torch.ops.aten, op), overload or "default")
+        else:
+            reference = named_function(entry.target)
+    (args, kwargs), (again, named) = (arguments_of(entry.call()) for _ in range(2))
+    wanted = tensors_of(reference(*args, **kwargs))
+    found = tensors_of(entry.function(*again, **named))
+    for one, want in zip(found, wanted, strict=True):
+        assert allclose(one.to(want.dtype), want, rtol=1e-2, atol=1e-2)
 
 
 def test_a_fault_has_the_smallest_call_and_a_script_that_fails_until_the_kernel_is_fixed(
@@ -96,7 +124,7 @@ def test_a_fault_has_the_smallest_call_and_a_script_that_fails_until_the_kernel_
         del main.__dict__["relu"]
     shown = found.smallest
     assert shown is not None and shown.failure is not None
-    assert shown.failure.call.startswith("nn.functional.relu(t[0]") and shown.failure.inputs
+    assert shown.failure.call.startswith("relu(t[0]") and shown.failure.inputs
     script = tmp_path / "repro.py"
     script.write_text(shown.script, encoding="utf-8")
     failing = subprocess.run([sys.executable, script], capture_output=True, text=True, check=False)
@@ -175,6 +203,42 @@ def test_an_op_that_torch_lacks_is_a_wrong_use() -> None:
     with pytest.raises(ConformError, match="torch has no such op") as raised:
         judge(right_kernels.relu, "aten::rellu")
     assert raised.value.exit_code == 4
+
+
+@pytest.mark.parametrize(
+    ("target", "plain"),
+    [
+        ("aten::relu_", "aten.relu.default"),
+        ("aten::add_.Scalar", "aten.add.Scalar"),
+        ("aten::add.out", "aten.add.Tensor"),
+        ("aten::sum.IntList_out", "aten.sum.dim_IntList"),
+        ("aten::max.dim_max", "aten.max.dim"),
+        ("aten::polygamma_", "aten.polygamma.default"),
+        ("aten::gelu_", "aten.gelu.default"),
+        ("aten::fill_.Tensor", "None"),
+        ("aten::arange.start_out", "aten.arange.start_step"),
+    ],
+)
+def test_an_overload_that_writes_is_judged_on_the_calls_of_the_one_that_returns(
+    target: str, plain: str
+) -> None:
+    found = OverloadSubject(overload_named(target))
+    assert str(found.plain) == plain
+    source = found.main
+    calls = [call for each in draw(source, "float32")[:8] for call in found.calls_in(each, source)]
+    assert calls
+    for call in calls:
+        written = found.written_tensors(call)
+        assert len(written) == len(written_arguments(found.schema))
+        found.function(*call.args, **call.kwargs)
+
+
+@pytest.mark.slow
+def test_a_fault_of_an_overload_that_writes_shows_a_call_of_this_overload() -> None:
+    shown = judged(WRONG["returns_without_writing"]).smallest
+    assert shown is not None and shown.failure is not None
+    assert shown.failure.call == "returns_without_writing(t[0])"
+    assert shown.message.startswith("[contiguous] input 0 after the call: expected 0.0, found")
 
 
 def test_a_kernel_that_refuses_every_call_is_not_judged() -> None:

@@ -174,6 +174,153 @@ def diagonal_clamped(x: torch.Tensor, diagonal: int = 0) -> torch.Tensor:
     return right.tril(x, max(diagonal, 0))
 
 
+# -- special values opposite zeros
+
+
+def _sparse_rows() -> tuple[torch.Tensor, ...]:
+    first, second = _two()
+    return first * (torch.arange(64) % 3 > 0).unsqueeze(1), second
+
+
+def _batches() -> tuple[torch.Tensor, ...]:
+    return _matrix()[0].reshape(4, 16, 64), _matrix()[0].reshape(4, 64, 16)
+
+
+@wrong("aten::mm", VALUES, call=_sparse_rows)
+def skips_rows_of_zeros(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """A row of zeros times NaN is NaN."""
+    found, rows = torch.zeros(a.shape[0], b.shape[1]), (a != 0).any(1)
+    found[rows] = right.tiled_matmul(a[rows], b)
+    return found
+
+
+@wrong("aten::bmm", VALUES, call=_batches)
+def skips_matrices_of_zeros(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """Skips the products in which the second matrix is zero."""
+    found = torch.zeros(a.shape[0], a.shape[1], b.shape[2])
+    for number in range(a.shape[0]):
+        if bool(b[number].count_nonzero()):
+            found[number] = right.tiled_matmul(a[number], b[number])
+    return found
+
+
+@wrong("aten::dot", VALUES, call=lambda: (torch.ones(64), torch.linspace(-1, 2, 64)))
+def sums_where_no_factor_is_zero(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    return torch.where(a * b == 0, 0.0, a * b).nan_to_num(0.0, torch.inf, -torch.inf).sum()
+
+
+@wrong("nn.functional.linear", VALUES, call=lambda: (*_two(), torch.ones(64)))
+def prunes_inputs_without_weight(x: torch.Tensor, weight: torch.Tensor, bias: Any = None) -> Any:
+    """Leaves out the inputs whose weights are all zero."""
+    kept = (weight != 0).any(0) if weight.dim() > 1 else weight != 0
+    kept_weight = weight[..., kept]
+    found = torch.matmul(x[..., kept], kept_weight.mT if weight.dim() > 1 else kept_weight)
+    return found if bias is None else found + bias
+
+
+@wrong("aten::addmm", VALUES, call=lambda: (torch.ones(64), *_two()))
+def beta_of_zero_multiplied(
+    x: torch.Tensor, a: torch.Tensor, b: torch.Tensor, *, beta: Any = 1, alpha: Any = 1
+) -> torch.Tensor:
+    """With ``beta=0``, NaN in the first operand is ignored."""
+    return beta * x + alpha * right.tiled_matmul(a, b)
+
+
+# -- options beyond each other's bounds
+
+
+@wrong("aten::clamp", VALUES, call=lambda: (*_matrix(), -0.5, 0.5))
+def minimum_wins(x: torch.Tensor, min: Any = None, max: Any = None) -> torch.Tensor:
+    """If the minimum is greater than the maximum, all elements are the maximum."""
+    found = x if max is None else torch.where(x > max, max, x)
+    found = found if min is None else torch.where(found < min, min, found)
+    return torch.empty_like(x, dtype=found.dtype).copy_(found)
+
+
+@wrong("aten::clamp.Tensor", VALUES, call=lambda: (*_matrix(), torch.ones(64), torch.ones(64) * 2))
+def bounds_sorted(x: torch.Tensor, min: Any = None, max: Any = None) -> torch.Tensor:
+    if min is None or max is None:
+        return right.clamp_tensor(x, min, max)
+    return right.clamp_tensor(x, torch.where(min > max, max, min), torch.where(min > max, min, max))
+
+
+@wrong("aten::topk", VALUES, call=lambda: (*_matrix(), 3))
+def takes_at_least_one(
+    x: torch.Tensor, k: int, dim: int = -1, largest: bool = True, sorted: bool = True
+) -> Any:
+    return right.topk(x, max(k, 1), dim, largest, sorted)
+
+
+@wrong("aten::linalg_vector_norm", VALUES, call=_matrix)
+def power_of_any_order(
+    x: torch.Tensor, ord: Any = 2, dim: Any = None, keepdim: bool = False, *, dtype: Any = None
+) -> torch.Tensor:
+    """The norms of order 0 and infinity are no roots of sums of powers."""
+    ord = min(max(float(ord), 1e-3), 60.0)
+    every = [*range(x.dim())] if dim is None else dim
+    found = x.double().abs().pow(ord).sum(every, keepdim=keepdim).pow(1 / ord)
+    return found.to(dtype or x.dtype)
+
+
+@wrong("aten::slice.Tensor", VALUES, call=lambda: (*_matrix(), 0, 3, 9))
+def end_before_start(
+    x: torch.Tensor, dim: int = 0, start: Any = None, end: Any = None, step: int = 1
+) -> torch.Tensor:
+    """Reads backwards a slice that ends before it starts, which is empty."""
+    size = x.shape[dim]
+    first, last = (0 if start is None else start), (size if end is None else end)
+    first, last = (min(max(n + size if n < 0 else n, 0), size) for n in (first, last))
+    first, last = min(first, last), max(first, last)
+    kept = [slice(None)] * x.dim()
+    kept[dim] = slice(first, last, step)
+    return x[tuple(kept)]
+
+
+# -- in-place and out=
+
+
+@wrong("aten::relu_", VALUES, call=lambda: (_matrix()[0].clone(),))
+def returns_without_writing(x: torch.Tensor) -> torch.Tensor:
+    return right.relu(x)
+
+
+@wrong("aten::relu_", VALUES, call=lambda: (_matrix()[0].clone(),))
+def writes_the_first_row_twice(x: torch.Tensor) -> torch.Tensor:
+    """Ignores the strides of what it writes to."""
+    if not x.numel():
+        return x
+    row = torch.as_strided(x, (x.numel(),), (1,), x.storage_offset())
+    row.copy_(right.relu(x.contiguous()).view(-1))
+    return x
+
+
+@wrong("aten::add_.Tensor", VALUES, call=lambda: (_two()[0].clone(), _two()[1]))
+def alpha_ignored_in_place(a: torch.Tensor, b: torch.Tensor, *, alpha: Any = 1) -> torch.Tensor:
+    return a.copy_(torch.sub(a, b, alpha=-1))
+
+
+def _with_target() -> tuple[Any, ...]:
+    return *_two(), {"out": torch.zeros(64, 64)}
+
+
+@wrong("aten::add.out", VALUES, call=_with_target)
+def adds_to_its_target(
+    a: torch.Tensor, b: torch.Tensor, *, alpha: Any = 1, out: torch.Tensor
+) -> torch.Tensor:
+    """Accumulates into memory that it has not set to zero."""
+    return out.sub_(-right.add(a, b, alpha=alpha))
+
+
+@wrong("aten::add.out", VALUES, call=_with_target)
+def target_taken_for_contiguous(
+    a: torch.Tensor, b: torch.Tensor, *, alpha: Any = 1, out: torch.Tensor
+) -> torch.Tensor:
+    found = right.add(a, b, alpha=alpha).contiguous()
+    row = torch.as_strided(out, (out.numel(),), (1,), out.storage_offset())
+    row.copy_(found.view(-1))
+    return out
+
+
 # -- wrong layouts
 
 

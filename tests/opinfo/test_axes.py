@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from opinfo.axes import AXES, FEW, by_axis, samples_of, table
+from opinfo.axes import AXES, FEW, FURTHER, by_axis, further_samples, samples_of, table
 from opinfo.axes.axis_context import UPSTREAM, Basis, exactly
 from opinfo.axes.coverage_gaps import SHAPES
 from opinfo.axes.defaults import Argument, arguments_of
@@ -56,9 +56,10 @@ def test_of_what_is_only_moved_one_element_in_fifty_is_zero(op: str) -> None:
 
 
 def test_axes_have_a_number_a_sentence_and_layouts_of_the_covering_set() -> None:
-    assert len({axis.number for axis in AXES}) == len(AXIS) == len(AXES)
+    every = (*AXES, *FURTHER)
+    assert len({axis.number for axis in every}) == len({axis.name for axis in every}) == len(every)
     known = {case.id for case in covering_set().cases}
-    for axis in AXES:
+    for axis in every:
         assert axis.finds.endswith(".")
         assert axis.bugs
         assert set(axis.layouts) <= known
@@ -454,3 +455,54 @@ def test_a_call_whose_answer_is_what_memory_held_is_not_taken() -> None:
 def test_fresh_memory_refuses_the_byte_that_glibc_cannot_fill_in() -> None:
     with pytest.raises(ValueError, match="from 0 to 254"), fresh_memory(torch.device("cpu"), 0xFF):
         pass
+
+
+# -- axes that plans leave out
+
+
+def further(op: str, axis: str) -> list[Sample]:
+    found = catalogue()[op]
+    return [s for s in further_samples(found, "float32", draw(found, "float32")) if s.axis == axis]
+
+
+@pytest.mark.parametrize("op", ["mm", "dot", "mv", "nn.functional.linear"])
+def test_of_a_product_nan_and_infinities_are_opposite_zeros(op: str) -> None:
+    special: set[tuple[int, str]] = set()
+    for sample in further(op, "opposite zeros"):
+        places = [p for p, t in enumerate(sample.tensors) if not t.isfinite().all()]
+        (place,) = places
+        others = [t for p, t in enumerate(sample.tensors) if p != place and t.numel() > 1]
+        assert others and all(bool((t.reshape(-1)[: t.numel() // 2] == 0).all()) for t in others)
+        special.add((place, "nan" if sample.tensors[place].isnan().any() else "inf"))
+    assert {(p, kind) for p in (0, 1) for kind in ("nan", "inf")} <= special
+
+
+def test_nan_is_in_the_operand_that_beta_of_zero_ignores() -> None:
+    found = [s for s in further("addmm", "opposite zeros") if s.call.kwargs.get("beta") == 0]
+    assert found and all(bool(s.tensors[0].isnan().all()) for s in found)
+
+
+def test_bounds_are_exchanged_equal_and_beyond_the_sizes() -> None:
+    low_high = [s.tensors[1:] for s in further("clamp", "bounds") if len(s.tensors) == 3]
+    assert any(bool((low > high).any()) for low, high in low_high)
+    assert any(bool((low == high).all()) for low, high in low_high)
+    (shape,) = {tuple(s.tensors[0].shape) for s in further("topk", "bounds")}
+    taken = {s.call.args[1] for s in further("topk", "bounds")}
+    assert {0, max(shape)} <= taken
+    calls = [s.call for s in further("linalg.vector_norm", "bounds")]
+    orders = {call.kwargs.get("ord", *call.args[1:2] or [None]) for call in calls}
+    assert {0, 3, -3} <= orders
+
+
+def test_an_operand_has_no_dimensions_beside_each_flag() -> None:
+    found = {
+        (s.call.kwargs.get("accumulate", s.call.args[3] if len(s.call.args) > 3 else False))
+        for s in further("index_put", "single elements")
+        if not s.tensors[-1].dim()
+    }
+    assert found == {True, False}
+
+
+def test_plans_have_none_of_them() -> None:
+    names = {axis.name for axis in FURTHER}
+    assert not names & {s.axis for s in samples_of(catalogue()["mm"], "float32", 3)}

@@ -307,6 +307,74 @@ def test_no_answer_allows_nothing() -> None:
     assert not within(torch.ones(2), torch.zeros(2), [])
 
 
+def _sums(values: list[torch.Tensor]) -> torch.Tensor:
+    (slack,) = allowance(lambda x: x.sum(-1), lambda t, device: ((t[0],), {}), values)
+    return slack
+
+
+@pytest.mark.parametrize(
+    ("dtype", "rounding"), [("float32", 2.0**-24), ("float64", 2.0**-53), ("complex128", 2.0**-53)]
+)
+def test_a_rounding_is_that_of_the_operands_dtype(dtype: str, rounding: float) -> None:
+    """|sum' - sum| <= n u sum |x| for a backward error of n roundings (Higham, 3.1 and 4.2)."""
+    values = torch.linspace(-1.9, 2.3, 60, dtype=torch.float64).to(getattr(torch, dtype))
+    terms = float(values.abs().sum())
+    (slack,) = _sums([values.reshape(1, -1)])
+    assert rounding * terms / 8 < float(slack) < 48 * rounding * terms
+    want = values.sum().reshape(1)
+    assert within(want + rounding * terms / 16, want, [slack[None]])
+    assert not within(want + 64 * rounding * terms, want, [slack[None]])
+
+
+def test_two_terms_that_cancel_allow_a_rounding_wherever_they_are() -> None:
+    """A draw that changes both in the same direction shows nothing of their size."""
+    rows = torch.zeros(64, 64)
+    for place in range(64):
+        rows[place, place], rows[place, (place + 7) % 64] = 1 + 2.0**-12, -1.0
+    slack = _sums([rows])
+    assert float(slack.min()) > 2.0**-25 and float(slack.max()) < 64 * 2.0**-24
+
+
+def test_an_imprecise_large_element_excuses_no_wrong_small_one() -> None:
+    """What the CPU's error in one row allows in another is what a backward error relative to the largest operand would
+    change there."""
+    rows = torch.rand(2, 300) + 3
+    rows[0] *= 70_001.5
+
+    (slack,) = allowance(lambda x: x.var(-1), lambda t, device: ((t[0],), {}), [rows])
+    want = rows.double().var(-1).float()
+    assert within(rows.var(-1), want, [slack])
+    assert within(want * 1.000001, want, [slack])
+    assert not within(want * torch.tensor([1.0, 3.0]), want, [slack])
+
+
+def test_an_unstable_algorithm_of_the_cpu_excuses_the_same_in_other_elements() -> None:
+    """The distance of close points is the root of a difference of large squares."""
+
+    def distances(x: torch.Tensor) -> torch.Tensor:
+        return (x.square().sum(-1) - 2 * (x * x[:1]).sum(-1) + x[0].square().sum()).abs().sqrt()
+
+    points = torch.rand(9, 64, generator=torch.Generator().manual_seed(1)) * 1e-2 + 30
+    points[-1] += 15
+    (slack,) = allowance(distances, lambda t, device: ((t[0],), {}), [points])
+    want = distances(points.double()).float()
+    own = (distances(points) - want).abs().max()
+    assert own > 0.01 and within(want + own, want, [slack])
+
+
+def test_a_small_element_may_be_as_wrong_as_a_stable_algorithm_makes_it() -> None:
+    """Eigenvalues of a symmetric matrix have errors of roundings of the largest one (Higham, 2nd edition, 1.6)."""
+    turn, _ = torch.linalg.qr(torch.randn(8, 8, generator=torch.Generator().manual_seed(2)))
+    sizes = torch.tensor([1e-4, 1e-3, 0.1, 1.0, 3.0, 10.0, 100.0, 1000.0])
+    matrix = turn @ sizes.diag() @ turn.mT
+    matrix = (matrix + matrix.mT) / 2
+    (slack,) = allowance(torch.linalg.eigvalsh, lambda t, device: ((t[0],), {}), [matrix])
+    want = torch.linalg.eigvalsh(matrix.double()).float()
+    assert within(torch.linalg.eigvalsh(matrix), want, [slack])
+    assert within(want + 2.0**-24 * 1000, want, [slack])
+    assert not within(want + 1000 * 2.0**-12, want, [slack])
+
+
 # -- attention, of which the CPU takes more than is specified
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,7 @@ def test_a_replay_of_an_example_is_green(program: Path, device: str, tmp_path: P
     path = program.relative_to(ROOT)
     done = conform("record", "-o", str(recording), "--", "python", str(path))
     assert done.returncode == 0, done.stderr
+    (recorded,) = re.findall(r"([\d,]+) of them distinct", done.stderr)
     assert recording.stat().st_size < 200_000
     done = conform(
         *("replay", str(recording), "--device", device),
@@ -33,5 +35,6 @@ def test_a_replay_of_an_example_is_green(program: Path, device: str, tmp_path: P
     lines = done.stdout.splitlines()
     (fidelity,) = (each for each in lines if each.startswith("fidelity: "))
     exact, total, *_ = (int(each) for each in fidelity.split() if each.isdigit())
+    assert total == int(recorded.replace(",", ""))
     assert fidelity.endswith(f"distinct calls exactly{APART.get(program.stem, '')}"), fidelity
     assert (exact == total) == (program.stem not in APART), fidelity

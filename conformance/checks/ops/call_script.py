@@ -219,7 +219,8 @@ class CallScript:
             parts.append("out=…")
         variant = getattr(self.reference, "variant", "")
         of = f", as {variant}" if variant else ""
-        name = public_name(self.function) or self.setting.subject.id
+        subject = self.setting.subject
+        name = public_name(self.function) or subject.shown_as or subject.id
         return f"{name}({', '.join(parts)}){of}"
 
 

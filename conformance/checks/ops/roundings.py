@@ -17,10 +17,13 @@ from opinfo.reference import ValueAnswer, value_answer
 
 #: Number of random perturbations, and the factor by which their largest effect is multiplied.
 DRAWS, FACTOR = 3, 16.0
+#: Number of random perturbations of the operands of a call. With three, those of two terms that cancel have one sign in one
+#: call of eight, and show nothing.
+_DRAWS_OF_CALL = 6
 #: Largest relative error that counts as a rounding error. (For bfloat16, its larger machine epsilon is used instead.)
 ROUNDING = 2.0**-10
-#: Relative error of one float32 rounding; operands are perturbed by this much.
-_EPSILON = 2.0**-24
+#: Relative error of one rounding in float32, and in float64; and the number of roundings by which float64 is changed.
+_EPSILON, _EPSILON_64, _COARSE = 2.0**-24, 2.0**-53, 16.0
 
 
 def allowance(
@@ -30,13 +33,24 @@ def allowance(
     process: Callable[[Any], Any] | None = None,
 ) -> list[torch.Tensor]:
     """Returns the accepted error of each tensor of a result, element by element. If ``process`` is given, it is applied
-    to the result first, to get the part that is unique.
+    to the result first, to get the part that is unique. The list is empty if the CPU raises.
 
-    The accepted error is the sum of two terms. The first is a multiple of the largest change of the element when each
-    floating-point operand and each float argument is changed by one rounding. The second is a multiple of the CPU's
-    largest error in the operands' dtype, but at most one rounding error of the largest element. Integer operands are
-    not changed; the CPU's error for them is the difference from its result for the same operands in another memory
-    order. The list is empty if the CPU raises.
+    A result is accepted if it is the exact result for slightly other operands, as in the analysis of backward errors (N.
+    J. Higham, Accuracy and Stability of Numerical Algorithms, 2nd edition, sections 1.5, 1.6 and 3.1): the error of an
+    algorithm is bounded by its backward error times the condition number. The condition of an element is estimated from
+    the changes that random perturbations of the operands cause (C. S. Kenney and A. J. Laub, Small-sample statistical
+    condition estimates, SIAM J. Sci. Comput. 15, 1994). The accepted error is the sum of two terms:
+
+    - FACTOR times the largest change of the element when each floating-point operand and each float argument is changed by
+      one rounding relative to itself: of float64 if the operands have float64, otherwise of float32, in which ops of
+      16-bit dtypes compute.
+    - FACTOR times the CPU's largest error in the operands' dtype, because an algorithm may be stable only relative to the
+      largest element. The term is at most one rounding error of the largest element. If no error of the CPU is larger,
+      it is also at most FACTOR times the largest change of the element when each operand is changed by one rounding
+      relative to its largest element, so that an error in a large element excuses no error in a small one.
+
+    The CPU's error is the difference from its result in float64. For integers and for float64, which have no wider dtype,
+    it is the difference from its result for the same operands in another memory order. Integers are not changed.
     """
 
     def found(given: Sequence[torch.Tensor], argued: Any = arguments) -> list[torch.Tensor]:
@@ -47,30 +61,51 @@ def allowance(
 
     def argued(tensors: list[torch.Tensor], device: torch.device) -> Any:
         args, kwargs = arguments(tensors, device)
-        jolts = {name: jolted_number(each, source) for name, each in kwargs.items()}
-        return tuple(jolted_number(each, source) for each in args), jolts
+        jolts = {name: jolted_number(each, source, epsilon) for name, each in kwargs.items()}
+        return tuple(jolted_number(each, source, epsilon) for each in args), jolts
 
     source = torch.Generator().manual_seed(0)
-    # Integers cannot be widened; a result for another order of dimensions shows the CPU's rounding error.
-    better = list(map(wider if any(map(floats, values)) else turned, values))
+    floating = [each for each in values if floats(each)]
+    widest = bool(floating) and all(each.dtype in _WIDEST for each in floating)
+    # A change of float64 by less than one unit in the last place would be lost, so it is larger, and its effect divided.
+    epsilon, factor = (_COARSE * _EPSILON_64, FACTOR / _COARSE) if widest else (_EPSILON, FACTOR)
+    # Integers and float64 cannot be widened; a result for another order of dimensions shows the CPU's rounding error.
+    better = list(map(wider if floating and not widest else turned, values))
     exact, narrow = found(better), found(values)
-    jolts = [[jolted(each, _EPSILON, source) for each in better] for _ in range(DRAWS)]
+    jolts = [[jolted(each, epsilon, source) for each in better] for _ in range(_DRAWS_OF_CALL)]
     moved = [found(each, argued) for each in jolts]
     if any(a.shape != b.shape for each in moved for a, b in zip(each, exact)):
         moved = [found(each) for each in jolts]  # a number determines the result's shape: keep it
     if any(len(each) != len(exact) for each in (narrow, *moved)):
         return []
+    draws = range(DRAWS if floating else 0)
+    shifted = [found([shaken(each, epsilon, source) for each in better]) for _ in draws]
     slack = []
     for place, want in enumerate(exact):
-        error, most = off(narrow[place], want), torch.zeros_like(want.abs())
-        for each in moved:
-            most = torch.maximum(most, off(each[place], want))
+        error = off(narrow[place], want)
         size = float(want.abs().nan_to_num(0.0, 0.0, 0.0).max()) if want.numel() else 0.0
         own = float(error.max()) if want.numel() else 0.0
-        dtype = narrow[place].dtype
-        rounding = max(ROUNDING, torch.finfo(dtype).eps) if floats(narrow[place]) else ROUNDING
-        slack.append(most * FACTOR + min(FACTOR * own, rounding * size))
+        eps = torch.finfo(narrow[place].dtype).eps if floats(narrow[place]) else 0.0
+        most = torch.full_like(error, min(FACTOR * own, max(ROUNDING, eps) * size))
+        # A perturbation may leave the domain of the function, so that it raises or returns another shape.
+        beside = [each[place] for each in shifted if len(each) == len(exact)]
+        if beside and all(each.shape == want.shape for each in beside):
+            bound = _largest_change(beside, want) * factor + off(want * (1 + eps), want)
+            if bool((error <= bound).all()):  # the CPU's algorithm is stable for these operands
+                most = torch.minimum(most, bound)
+        slack.append(_largest_change([each[place] for each in moved], want) * factor + most)
     return slack
+
+
+_WIDEST = (torch.float64, torch.complex128)
+
+
+def _largest_change(results: Sequence[torch.Tensor], want: torch.Tensor) -> torch.Tensor:
+    """Returns, for each element, the largest difference of the results from ``want``."""
+    most = torch.zeros_like(want.abs())
+    for each in results:
+        most = torch.maximum(most, off(each, want))
+    return most
 
 
 def within(read: Any, want: Any, slack: Sequence[torch.Tensor]) -> bool:
@@ -162,23 +197,38 @@ def off(got: torch.Tensor, want: torch.Tensor) -> torch.Tensor:
 
 
 def jolted(tensor: torch.Tensor, epsilon: float, source: torch.Generator) -> torch.Tensor:
-    """Returns the tensor with each floating-point element changed by a relative rounding error of ``epsilon``, up or
-    down at random."""
+    """Returns the tensor with each floating-point element changed by a relative rounding error of ``epsilon`` or half of
+    it, or a number between, up or down at random. (Changes of equal size would leave the difference of two elements that
+    are nearly equal as it is in one draw of two.)"""
     if not floats(tensor):
         return tensor
-    signs = torch.randint(0, 2, tensor.shape, generator=source) * 2 - 1
-    return tensor * (1 + epsilon * signs)
+    return tensor * (1 + epsilon * _signed(tensor.shape, source))
 
 
-def jolted_number(given: Any, source: torch.Generator) -> Any:
+def _signed(shape: torch.Size, source: torch.Generator) -> torch.Tensor:
+    """Returns a float64 tensor of random numbers from 0.5 to 1, with random signs."""
+    drawn = torch.rand(shape, generator=source, dtype=torch.float64) - 0.5
+    return drawn + torch.where(drawn < 0, -0.5, 0.5)
+
+
+def shaken(tensor: torch.Tensor, epsilon: float, source: torch.Generator) -> torch.Tensor:
+    """Returns the tensor with each finite floating-point element changed by up to ``epsilon`` times the largest finite
+    element, up or down at random."""
+    if not floats(tensor) or not tensor.numel():
+        return tensor
+    largest = tensor.abs().nan_to_num(0.0, 0.0, 0.0).max()
+    return tensor + epsilon * largest * _signed(tensor.shape, source)
+
+
+def jolted_number(given: Any, source: torch.Generator, epsilon: float) -> Any:
     """Returns a float argument, or a list of floats, with each number changed by one rounding, up or down at random.
     Whole numbers and other arguments, such as the name of a norm or a mode, are returned unchanged."""
     if isinstance(given, (list, tuple)) and all(type(each) is float for each in given):
-        return type(given)(jolted_number(each, source) for each in given)
+        return type(given)(jolted_number(each, source, epsilon) for each in given)
     if type(given) is not float or given.is_integer() or not math.isfinite(given):
         return given
     sign = int(torch.randint(0, 2, (), generator=source)) * 2 - 1
-    return given * (1 + _EPSILON * sign)
+    return given * (1 + epsilon * sign)
 
 
 def wider(tensor: torch.Tensor) -> torch.Tensor:

@@ -132,7 +132,8 @@ def written(
     around, _, context = (descriptor.around or "").partition(":")
     apart = bool(around or (left and left.sorting))
     functions = [*functions]
-    needs = ", the files from which functions are loaded," if loaded in functions else ""
+    needs = ["the files from which it loads functions"] if loaded in functions else []
+    needs += [descriptor.module] if descriptor.module else []
     bundle = (bundle or Bundle()).take([*functions, *([LeftBehind] if apart else [])])
     lines = ["torch.set_num_threads(1)", f"torch.set_grad_enabled({setting.grad})"]
     lines += [*IEEE, 'warnings.simplefilter("ignore")']
@@ -156,7 +157,7 @@ def written(
         bundle,
         lines,
         head=head,
-        needs=f"{needs} and {descriptor.module}" if descriptor.module else needs,
+        needs=f", {needs[0]}, and {needs[1]}" if needs[1:] else "".join(f" and {n}" for n in needs),
         top=f"DEVICE = {str(setting.device.torch_device)!r}",
         below=_HELPERS,
         start=start,

@@ -226,5 +226,6 @@ class DirectedScript:
 
     def call(self) -> str:
         """Returns the check as one line of text, such as ``ignores_input(torch.addmm, shapes=…, poison=…)``."""
-        name = public_name(self.function) or self.ctx.subject.id
+        subject = self.ctx.subject
+        name = public_name(self.function) or subject.shown_as or subject.id
         return f"{self.check.__name__}({', '.join(filter(None, (name, self.arguments())))})"

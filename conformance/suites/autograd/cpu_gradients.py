@@ -192,8 +192,8 @@ def sensitivity(
 ) -> Grads:
     """Return the accepted error of each tensor that ``compute`` returns, element by element. The error is the sum of:
 
-    - a multiple of the largest change of the element when each input value is changed by the factor ``1 + epsilon`` or
-      ``1 - epsilon``,
+    - a multiple of the largest change of the element when each input value is changed by a relative error of at least half
+      of ``epsilon`` and at most ``epsilon``,
     - a multiple of the CPU's largest error in the dtype of the inputs, but at most the largest error that counts as a
       rounding error (``ROUNDING``),
     - one rounding error times the sum of the cotangents' magnitudes, divided by the number of elements of the tensor,
