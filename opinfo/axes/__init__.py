@@ -13,11 +13,13 @@ import torch
 from opinfo.axes.acceptance_cache import Changed, Decisions
 from opinfo.axes.arguments import COUNTS, ENDS, OPERANDS, REFUSED
 from opinfo.axes.axis_context import Basis, asking
+from opinfo.axes.bounds import BOUNDS
 from opinfo.axes.combined import DRAWN, layouts_of
 from opinfo.axes.coverage_gaps import GAPS
 from opinfo.axes.defaults import DEFAULTS
 from opinfo.axes.handwritten import WRITTEN
 from opinfo.axes.matrices import GROWN
+from opinfo.axes.options import OPTIONS
 from opinfo.axes.shapes import EMPTY, EQUAL, EXTENT, LONG, RANK, SIZE
 from opinfo.axes.values import ALIKE, INDICES, INTEGERS, SIGNS, SPECIAL, TIES
 from opinfo.catalog import dtype_name
@@ -29,7 +31,7 @@ from opinfo.subject import Subject
 AXES = (
     *(RANK, SIZE, EXTENT, SPECIAL, INTEGERS, INDICES, ENDS, OPERANDS),
     *(EMPTY, TIES, REFUSED, LONG, EQUAL, SIGNS, GROWN, DRAWN),
-    *(COUNTS, ALIKE, WRITTEN, DEFAULTS, GAPS),
+    *(COUNTS, ALIKE, WRITTEN, DEFAULTS, GAPS, OPTIONS, BOUNDS),
 )
 
 #: The most samples of each axis, by its name.
@@ -135,6 +137,7 @@ def by_axis(
     basis = Basis(op, dtype, drawn, families, decisions or Decisions())
     partly = bool(families & PARTLY)
     basis.made = [sample.call for sample in basis.upstream]
+    basis.origins = list(basis.upstream)
     for axis in (axis for axis in AXES if axis.name in budgets):
         if "axes.keep_shapes" in families and not axis.keeps_shapes:
             continue
@@ -152,6 +155,7 @@ def by_axis(
                 if not basis.decisions.decide(settled):
                     continue
             basis.made.append(call)
+            basis.origins.append(base)
             if declared and not {dtype_name(t.dtype) for t in call.tensors} <= set(declared):
                 continue
             if partly:

@@ -59,6 +59,7 @@ class Basis:
     groups: dict[int, list[tuple[frozenset[Any], float]]] = field(default_factory=dict)
     #: The calls made so far: the database's and those of the axes.
     made: list[Arguments] = field(default_factory=list)
+    origins: list[Sample] = field(default_factory=list)  # the database's samples of ``made``
     _generator: torch.Generator = field(default_factory=torch.Generator)
     _results: dict[int, int] = field(default_factory=dict)
     _ascending: dict[tuple[int, int], bool] = field(default_factory=dict)
@@ -413,6 +414,25 @@ class Basis:
             if difference(same, found, DEFAULT_TOLERANCES) is not None:
                 return False
         return True
+
+    def tells(self, before: Arguments, call: Arguments) -> bool:
+        """Returns True if the CPU accepts a call and its result is reliable, and differs from that of the call
+        ``before``, so that a kernel that ignores what was changed fails."""
+        if "axes.unsettled" in self.families or (
+            "axes.pairs" in self.families and not _paired(call)
+        ):
+            return False
+        return self.decisions.decide(lambda: self._tells(before, call))
+
+    def _tells(self, before: Arguments, call: Arguments) -> bool:
+        if not self._takes(call):
+            return False
+        first, found = self.answer(before), self.answer(call)
+        if first is not None and found is not None and difference(first, found, {}) is None:
+            return False
+        if self.kind.is_floating_point or self.kind.is_complex:
+            return self.elementwise or self._settles(call)
+        return True  # integers are exact
 
     def steady(self, call: Arguments) -> bool:
         """Returns True if the CPU's result stays the same, within tolerances, when operand elements change by one rounding

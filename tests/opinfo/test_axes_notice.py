@@ -323,6 +323,64 @@ def test_a_fault_of_an_axis_is_noticed(fault: Any, dtype: str, op: str) -> None:
     assert outcome(op, dtype, samples_of(entry, dtype, 16), fault) is Outcome.FAIL
 
 
+# -- options that meet
+
+
+def smooths_with_weights(call: KernelCall) -> bool:
+    return bool(call.kwargs.get("label_smoothing")) and call.kwargs.get("weight") is not None
+
+
+def takes_two_numbers(call: KernelCall) -> bool:
+    return len(call.inputs) == 1 and sum(isinstance(each, float) for each in call.args) == 2
+
+
+def takes_the_first_of_many_dimensions(call: KernelCall) -> bool:
+    return call.first.dim() > 4 and call.kwargs.get("dim") == 0
+
+
+def accumulates_a_number(call: KernelCall) -> bool:
+    return call.inputs[-1].dim() == 0 and bool(call.kwargs.get("accumulate"))
+
+
+def replaces_nan_and_infinity(call: KernelCall) -> bool:
+    return call.kwargs.get("nan") is not None and call.kwargs.get("posinf") is not None
+
+
+def normalises_without_weights(call: KernelCall) -> bool:
+    return len(call.inputs) == 1 and call.kwargs.get("eps", 1e-5) > 0.1
+
+
+def solves_transposed_with_ones(call: KernelCall) -> bool:
+    return bool(call.kwargs.get("transpose")) and bool(call.kwargs.get("unitriangular"))
+
+
+MET: list[tuple[Callable[[KernelCall], bool], str]] = [
+    (takes_two_numbers, "clamp"),
+    (smooths_with_weights, "nn.functional.cross_entropy"),
+    (takes_the_first_of_many_dimensions, "topk"),
+    (takes_the_first_of_many_dimensions, "fft.hfft"),
+    (accumulates_a_number, "index_put"),
+    (replaces_nan_and_infinity, "nan_to_num"),
+    (normalises_without_weights, "nn.functional.layer_norm"),
+    (solves_transposed_with_ones, "triangular_solve"),
+]
+
+
+@pytest.mark.parametrize(
+    ("condition", "op"),
+    first_of_each(MET, lambda _: "", lambda case: f"{case[0].__name__}-{case[1]}"),
+)
+def test_a_fault_of_two_options_that_meet_is_noticed(
+    condition: Callable[[KernelCall], bool], op: str
+) -> None:
+    def effect(call: KernelCall) -> Any:
+        return spoiled(call.honest()) if condition(call) else NOT_MET
+
+    samples = samples_of(catalogue()[op], "float32", 16)
+    assert outcome_with(op, samples, KernelCall.honest) is Outcome.PASS
+    assert outcome_with(op, samples, effect) is Outcome.FAIL
+
+
 def keeps_running_statistics(call: KernelCall) -> Any:
     before = [t.clone() for t in call.inputs]
     result = call.honest()

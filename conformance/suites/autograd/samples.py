@@ -32,15 +32,20 @@ from conformance.suites.autograd.gradients import (
     plain,
 )
 from opinfo.axes.axis_context import MOST
+from opinfo.axes.bounds import BOUNDS
 from opinfo.axes.shapes import EQUAL, EXTENT, LONG, RANK, SIZE, has_pixels
+from opinfo.axes.values import INDICES
 from opinfo.compare import tensors_of
 from opinfo.determinate_calls import without_ties
 from opinfo.layouts import CONTIGUOUS, Geometry, parse_layout
 from opinfo.samples import Sample, choose
 
-#: Number of torch's samples per op and dtype, and of the samples that each shape axis adds.
+#: Number of torch's samples per op and dtype, and of the samples that each axis adds.
 _UPSTREAM = 4
-_AXES = {RANK.name: 2, EQUAL.name: 1, EXTENT.name: 2, SIZE.name: 1, LONG.name: 2}
+_AXES = {
+    **{RANK.name: 2, EQUAL.name: 1, EXTENT.name: 2, SIZE.name: 1, LONG.name: 2},
+    **{INDICES.name: 1, BOUNDS.name: 1},
+}
 
 #: Layouts of the inputs, one of each sort: gradients are computed for each.
 INPUTS = (
@@ -74,6 +79,8 @@ def chosen(ctx: OpContext) -> list[Sample]:
             of_axis = [each for each in samples if each.axis == axis]
             if axis == LONG.name:  # order: long batch first, long result last
                 of_axis = of_axis[::-1][:1] + of_axis[:-1]
+            elif axis == INDICES.name:
+                of_axis.sort(key=_repeats, reverse=True)
             found += islice((each for each in of_axis if _usable(ctx, each)), count)
             if axis == EQUAL.name:
                 one = (s for s in of_axis if has_pixels(s) and s not in found and _usable(ctx, s))
@@ -105,6 +112,12 @@ def _usable(ctx: OpContext, sample: Sample) -> bool:
         return False
     apart = strided and 0 < sample.numel <= MOST and not ctx.mutable_inputs(sample) & {0}
     return apart and (not is_long(sample) or _finite(ctx, sample))
+
+
+def _repeats(sample: Sample) -> int:
+    """Return how often the most frequent index of a sample occurs."""
+    indices = [t for t in sample.tensors if t.dtype in (torch.int32, torch.int64) and t.numel()]
+    return max((int(t.reshape(-1).unique(return_counts=True)[1].max()) for t in indices), default=0)
 
 
 def _finite(ctx: OpContext, sample: Sample) -> bool:
