@@ -381,6 +381,20 @@ def test_a_fault_of_two_options_that_meet_is_noticed(
     assert outcome_with(op, samples, effect) is Outcome.FAIL
 
 
+def counts_up_to_the_largest_but_not_it(call: KernelCall) -> Any:
+    most = call.kwargs.get("max")
+    if not most:
+        return NOT_MET
+    within = torch.where(call.first == most, most + 1.0, call.first)
+    return call.function(within, *call.args[1:], **call.kwargs)
+
+
+def test_an_element_that_is_equal_to_a_bound_is_in_the_last_bin() -> None:
+    samples = samples_of(catalogue()["histc"], "float32", 16)
+    assert outcome_with("histc", samples, KernelCall.honest) is Outcome.PASS
+    assert outcome_with("histc", samples, counts_up_to_the_largest_but_not_it) is Outcome.FAIL
+
+
 def keeps_running_statistics(call: KernelCall) -> Any:
     before = [t.clone() for t in call.inputs]
     result = call.honest()

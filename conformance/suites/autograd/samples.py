@@ -324,6 +324,8 @@ class Known:
         geometries, epsilon = laid.geometries, EPSILON.get(self.ctx.dtype, 0.0)
         more = "" if self.wide else ", wide=False"
         fixed = f", fixed={literal(self.fixed)}" if self.fixed else ""
+        draws = 0 if self._at_bounds else DRAWS
+        drawn = ", draws=0" if self._at_bounds else ""
 
         def source(name: str, last: str) -> Callable[[], str]:
             return lambda: f"{name}{self._source(places, cotangents)}{last})"
@@ -342,7 +344,7 @@ class Known:
             found = self._wanted(geometries, cotangents)
             return [found[place] for place in places]
 
-        def slack(draws: int = DRAWS) -> Grads:
+        def slack(draws: int = draws) -> Grads:
             found = partial(sensitivity, compute)
             return of_values(found, epsilon=epsilon, fixed=self.fixed, draws=draws)
 
@@ -362,12 +364,20 @@ class Known:
             ),
             "slack": Part(
                 slack,
-                source(f"sensitivity({name}, ", f", {epsilon}{fixed}"),
+                source(f"sensitivity({name}, ", f", {epsilon}{fixed}{drawn}"),
                 (sensitivity, *functions),
             ),
             "alike": None if self.ctx.device.fake_only else Part(alike, same, (as_the_cpu_does,)),
             "shared": self._shared(places, geometries) if compute is gradients else {},
         }
+
+    @property
+    def _at_bounds(self) -> bool:
+        """True if the one input has elements that are equal to a bound of an elementwise op. A rounding error of such an
+        element would change its gradient by as much as an element on the other side of the bound has, so none is
+        accepted."""
+        one = len(self.sample.tensors) == 1 and self.ctx.subject.pointwise
+        return one and self.sample.axis == BOUNDS.name
 
     def _shared(self, places: Sequence[int], geometries: Sequence[Geometry]) -> dict[int, int]:
         """Return a dictionary from the position of a gradient to the expanded dimension over which this gradient is
