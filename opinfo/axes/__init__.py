@@ -19,6 +19,7 @@ from opinfo.axes.coverage_gaps import GAPS
 from opinfo.axes.defaults import DEFAULTS
 from opinfo.axes.handwritten import WRITTEN
 from opinfo.axes.matrices import GROWN
+from opinfo.axes.middle import MIDDLE
 from opinfo.axes.options import OPTIONS
 from opinfo.axes.shapes import EMPTY, EQUAL, EXTENT, LONG, RANK, SIZE
 from opinfo.axes.values import ALIKE, INDICES, INTEGERS, SIGNS, SPECIAL, TIES
@@ -31,7 +32,7 @@ from opinfo.subject import Subject
 AXES = (
     *(RANK, SIZE, EXTENT, SPECIAL, INTEGERS, INDICES, ENDS, OPERANDS),
     *(EMPTY, TIES, REFUSED, LONG, EQUAL, SIGNS, GROWN, DRAWN),
-    *(COUNTS, ALIKE, WRITTEN, DEFAULTS, GAPS, OPTIONS, BOUNDS),
+    *(COUNTS, ALIKE, WRITTEN, DEFAULTS, GAPS, OPTIONS, BOUNDS, MIDDLE),
 )
 
 #: The most samples of each axis, by its name.
