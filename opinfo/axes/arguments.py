@@ -137,13 +137,19 @@ def _operands(basis: Basis) -> Variations:
         if len(args) < 2 or not all(isinstance(each, torch.Tensor) for each in args[:2]):
             continue
         first, number = basis.fill(base, 0, MAIN), basis.pool(base, 1)[0]
-        for other in _kinds(basis, number):
-            for pair in ((first, other), (basis.fill(base, 0, ()), basis.fill(base, 1, MAIN))):
-                call = Arguments((*pair, *args[2:]), dict(base.call.kwargs))
-                if basis.accepted(call) is not None:
-                    yield base, call
-                if pair[1] is not other:
-                    break
+        if basis.subject.takes_python_scalar:
+            ahead = Arguments(
+                (basis.pool(base, 0)[0].item(), basis.fill(base, 1, MAIN), *args[2:]),
+                dict(base.call.kwargs),
+            )
+            if basis.accepted(ahead) is not None:
+                yield base, ahead
+        pairs = [(first, other) for other in _kinds(basis, number)]
+        pairs.insert(1, (basis.fill(base, 0, ()), basis.fill(base, 1, MAIN)))
+        for pair in pairs:
+            call = Arguments((*pair, *args[2:]), dict(base.call.kwargs))
+            if basis.accepted(call) is not None:
+                yield base, call
         return
 
 
@@ -214,7 +220,7 @@ OPERANDS = Axis(
     name="operands",
     finds="A kernel that reads a 0-d operand, a Python scalar or an operand of another dtype wrongly.",
     bugs=("ROCm/legacy-rocm-build#1432", "pytorch/pytorch#84364"),
-    budget=8,
+    budget=7,
     layouts=("contiguous", "transposed+step_outer+offset"),
     applies=lambda basis: not basis.free and "axes.loops" not in basis.families,
     vary=_operands,
