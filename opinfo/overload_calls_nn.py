@@ -133,13 +133,13 @@ def _attention(width: int, dtype: torch.dtype) -> tuple[torch.Tensor, ...]:
 
 
 def projected(dtype: torch.dtype) -> Iterator[Call]:
-    for batch, length, width, heads in ((2, 3, 8, 2), (1, 5, 16, 4)):
+    for batch, length, width, heads in ((2, 3, 8, 2), (1, 5, 16, 4), (2, 4, 9, 3)):
         bias = numbers(3 * width, dtype=dtype)
         yield (numbers(batch, length, 3 * width, dtype=dtype), bias, heads), {}
 
 
 def attended(dtype: torch.dtype) -> Iterator[Call]:
-    for batch, length, width, heads in ((2, 3, 8, 2), (1, 5, 16, 4)):
+    for batch, length, width, heads in ((2, 3, 8, 2), (1, 5, 16, 4), (2, 4, 9, 3)):
         x = numbers(batch, length, width, dtype=dtype)
         given = (x, x, x, width, heads, *_attention(width, dtype))
         yield given, {}
@@ -147,8 +147,12 @@ def attended(dtype: torch.dtype) -> Iterator[Call]:
 
 
 def encoded(dtype: torch.dtype) -> Iterator[Call]:
-    width, heads, inner = 8, 2, 12
-    for gelu, first in ((False, False), (True, True)):
+    inner = 12
+    for width, heads, gelu, first in (
+        (8, 2, False, False),
+        (8, 2, True, True),
+        (9, 3, False, True),
+    ):
         x = numbers(2, 3, width, dtype=dtype)
         norms = [numbers(width, dtype=dtype) for _ in range(4)]
         layers = [

@@ -17,9 +17,12 @@ from opinfo.axes.bounds import BOUNDS
 from opinfo.axes.combined import DRAWN, layouts_of
 from opinfo.axes.coverage_gaps import GAPS
 from opinfo.axes.defaults import DEFAULTS
+from opinfo.axes.extreme_options import EXTREME_OPTIONS
 from opinfo.axes.handwritten import WRITTEN
 from opinfo.axes.matrices import GROWN
+from opinfo.axes.middle import MIDDLE
 from opinfo.axes.opposites import OPPOSITE
+from opinfo.axes.options import OPTIONS
 from opinfo.axes.shapes import EMPTY, EQUAL, EXTENT, LONG, RANK, SIZE
 from opinfo.axes.single_elements import SINGLE
 from opinfo.axes.values import ALIKE, INDICES, INTEGERS, SIGNS, SPECIAL, TIES
@@ -32,11 +35,11 @@ from opinfo.subject import Subject
 AXES = (
     *(RANK, SIZE, EXTENT, SPECIAL, INTEGERS, INDICES, ENDS, OPERANDS),
     *(EMPTY, TIES, REFUSED, LONG, EQUAL, SIGNS, GROWN, DRAWN),
-    *(COUNTS, ALIKE, WRITTEN, DEFAULTS, GAPS),
+    *(COUNTS, ALIKE, WRITTEN, DEFAULTS, GAPS, OPTIONS, BOUNDS, MIDDLE),
 )
 
 #: Axes that plans leave out, because a plan has hundreds of ops. Only single kernels are judged on their samples.
-FURTHER = (OPPOSITE, BOUNDS, SINGLE)
+FURTHER = (OPPOSITE, EXTREME_OPTIONS, SINGLE)
 
 #: The most samples of each axis of plans, by its name.
 BUDGETS = {axis.name: axis.budget for axis in AXES}
@@ -148,6 +151,7 @@ def by_axis(
     basis = Basis(op, dtype, drawn, families, decisions or Decisions())
     partly = bool(families & PARTLY)
     basis.made = [sample.call for sample in basis.upstream]
+    basis.origins = list(basis.upstream)
     for axis in (axis for axis in (*AXES, *FURTHER) if axis.name in budgets):
         if "axes.keep_shapes" in families and not axis.keeps_shapes:
             continue
@@ -165,6 +169,7 @@ def by_axis(
                 if not basis.decisions.decide(settled):
                     continue
             basis.made.append(call)
+            basis.origins.append(base)
             if declared and not {dtype_name(t.dtype) for t in call.tensors} <= set(declared):
                 continue
             if partly:

@@ -14,7 +14,7 @@ import torch
 
 from opinfo.axes.axis_context import MOST, Axis, Basis, Variations, asking
 from opinfo.axes.shapes import MAIN
-from opinfo.compare import Arguments, difference, tensors_of
+from opinfo.compare import Arguments, difference, replace_tensors, tensors_of
 from opinfo.samples import Sample
 
 
@@ -137,20 +137,27 @@ def _operands(basis: Basis) -> Variations:
         if len(args) < 2 or not all(isinstance(each, torch.Tensor) for each in args[:2]):
             continue
         first, number = basis.fill(base, 0, MAIN), basis.pool(base, 1)[0]
-        for other in _kinds(basis, number):
-            for pair in ((first, other), (basis.fill(base, 0, ()), basis.fill(base, 1, MAIN))):
-                call = Arguments((*pair, *args[2:]), dict(base.call.kwargs))
-                if basis.accepted(call) is not None:
-                    yield base, call
-                if pair[1] is not other:
-                    break
+        if basis.subject.takes_python_scalar:
+            ahead = Arguments(
+                (basis.pool(base, 0)[0].item(), basis.fill(base, 1, MAIN), *args[2:]),
+                dict(base.call.kwargs),
+            )
+            if basis.accepted(ahead) is not None:
+                yield base, ahead
+        pairs = [(first, other) for other in _kinds(basis, number)]
+        pairs.insert(1, (basis.fill(base, 0, ()), basis.fill(base, 1, MAIN)))
+        for pair in pairs:
+            call = Arguments((*pair, *args[2:]), dict(base.call.kwargs))
+            if basis.accepted(call) is not None:
+                yield base, call
         return
 
 
 def _of_another_kind(basis: Basis) -> Variations:
     """Yields calls with one operand replaced by a 0-d tensor, if the CPU accepts it, or converted to another dtype, if
     the documentation allows that dtype. Other dtypes that the CPU accepts are not used, because other devices may
-    reject them."""
+    reject them. A few calls have Python numbers in place of operands."""
+    yield from islice(_numbers(basis), 2)
     wide = [torch.complex128] if basis.kind.is_complex else [torch.float64, torch.int64]
     kinds: dict[torch.dtype, list[torch.dtype]] = {}
     if "axes.promotes" in basis.families:
@@ -178,6 +185,27 @@ def _of_another_kind(basis: Basis) -> Variations:
                 yield base, call
 
 
+def _numbers(basis: Basis) -> Variations:
+    """Yields calls with Python numbers in place of operands other than the first: of one of them, and of all."""
+    seen: set[frozenset[int]] = set()
+    for base in basis.bases[:2] if not basis.keeps_values else ():
+        places = [
+            p for p, t in enumerate(base.tensors) if p and t.numel() and t.dtype == basis.kind
+        ]
+        for some in (frozenset(places), *(frozenset([place]) for place in places)):
+            if not some or some in seen or not base.tensors[0].numel():
+                continue
+            ids = {id(base.tensors[place]) for place in some}
+            numbered = replace_tensors(
+                (base.call.args, base.call.kwargs),
+                lambda t, ids=ids: t.reshape(-1)[0].item() if id(t) in ids else t,
+            )
+            call = Arguments(*numbered)
+            if basis.accepted(call) is not None:
+                seen.add(some)
+                yield base, call
+
+
 def _kinds(basis: Basis, number: torch.Tensor) -> Iterator[Any]:
     yield number.clone()
     if basis.subject.takes_python_scalar:
@@ -192,7 +220,7 @@ OPERANDS = Axis(
     name="operands",
     finds="A kernel that reads a 0-d operand, a Python scalar or an operand of another dtype wrongly.",
     bugs=("ROCm/legacy-rocm-build#1432", "pytorch/pytorch#84364"),
-    budget=5,
+    budget=7,
     layouts=("contiguous", "transposed+step_outer+offset"),
     applies=lambda basis: not basis.free and "axes.loops" not in basis.families,
     vary=_operands,

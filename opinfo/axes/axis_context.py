@@ -59,6 +59,7 @@ class Basis:
     groups: dict[int, list[tuple[frozenset[Any], float]]] = field(default_factory=dict)
     #: The calls made so far: the database's and those of the axes.
     made: list[Arguments] = field(default_factory=list)
+    origins: list[Sample] = field(default_factory=list)  # the database's samples of ``made``
     _generator: torch.Generator = field(default_factory=torch.Generator)
     _results: dict[int, int] = field(default_factory=dict)
     _ascending: dict[tuple[int, int], bool] = field(default_factory=dict)
@@ -415,6 +416,41 @@ class Basis:
             if difference(same, found, DEFAULT_TOLERANCES) is not None:
                 return False
         return True
+
+    def is_reliable(self, call: Arguments, *, steady: bool, settled: bool) -> bool:
+        """Returns True if the CPU accepts a call with results and, if asked for, the result is steady and settled; see
+        :meth:`steady` and :meth:`settled`. The answer to all of these is cached."""
+        if settled and "axes.unsettled" in self.families:
+            return False
+        if "axes.pairs" in self.families and not _paired(call):
+            return False
+        return self.decisions.decide(
+            lambda: (
+                any(t.numel() for t in self.answer(call) or ())
+                and self._takes(call)
+                and not (steady and not self._stays(call))
+                and not (settled and not self._settles(call))
+            )
+        )
+
+    def tells(self, before: Arguments, call: Arguments) -> bool:
+        """Returns True if the CPU accepts a call and its result is reliable, and differs from that of the call
+        ``before``, so that a kernel that ignores what was changed fails."""
+        if "axes.unsettled" in self.families or (
+            "axes.pairs" in self.families and not _paired(call)
+        ):
+            return False
+        return self.decisions.decide(lambda: self._tells(before, call))
+
+    def _tells(self, before: Arguments, call: Arguments) -> bool:
+        if not self._takes(call):
+            return False
+        first, found = self.answer(before), self.answer(call)
+        if first is not None and found is not None and difference(first, found, {}) is None:
+            return False
+        if self.kind.is_floating_point or self.kind.is_complex:
+            return self.elementwise or self._settles(call)
+        return True  # integers are exact
 
     def steady(self, call: Arguments) -> bool:
         """Returns True if the CPU's result stays the same, within tolerances, when operand elements change by one rounding

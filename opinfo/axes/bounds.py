@@ -1,161 +1,121 @@
-"""The axis that sets the options of a call at or beyond their bounds: a minimum above the maximum, an end before the
-start, nothing to take, an order of infinity."""
+"""The axis of bounds: elements that are equal to a bound, and the nearest numbers on both sides of it."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from itertools import chain, combinations, zip_longest
-from typing import Any, TypeAlias
+from dataclasses import replace
+from typing import Any
 
 import torch
 
-from opinfo.axes.arguments import repr_of
-from opinfo.axes.axis_context import Axis, Basis, Variations
+from opinfo.axes.axis_context import Axis, Basis, Variations, is_sorted
+from opinfo.axes.defaults import arguments_of
+from opinfo.axes.shapes import roomy
 from opinfo.compare import Arguments
 from opinfo.samples import Sample
 
-#: The place of an argument in a call: its position, or its name if it is passed by name.
-Place: TypeAlias = int | str
-
-#: The most combinations of other arguments from which calls are made, and the most calls to try for each.
-_KINDS, _TRIED = 6, 24
-
-
-def _beyond(basis: Basis) -> Variations:
-    """Yields calls with two bounds that are exchanged or equal, and then calls with one option at or beyond its end. For
-    each combination of other arguments of the database's samples, one call is made before a second one is."""
-    known = {basis.arguments(each) for each in basis.drawn}
-    ways = [_calls(basis, base) for base in by_arguments(basis)[:_KINDS]]
-    for tried in zip_longest(*ways):
-        for found in tried:
-            if found is None:
-                continue
-            base, call, exchanged = found
-            text = repr_of(basis, base, call)
-            if text in known and not exchanged:
-                continue
-            if basis.accepted(call) is not None and basis.settled(call):
-                known.add(text)
-                yield base, call
+#: The most calls for an op and dtype.
+_BUDGET = 3
+#: The points where activations change their formula.
+_KNOTS = (0.0, -0.5, 0.5, -1.0, 1.0, -3.0, 3.0, 6.0)
+#: Smaller and larger numbers are no bounds: they keep a divisor from being 0, or mean that there is no bound.
+_LEAST, _MOST = 2.0**-6, 2.0**10
+#: Numbers of a call are rounded to multiples of this, so that every dtype holds them.
+_STEP = 0.125
 
 
-def by_arguments(basis: Basis) -> list[Sample]:
-    """Returns one sample of the database for each combination of tensor ranks and other arguments; samples with several
-    elements and several options come first."""
-    held = [each for each in basis.drawn if each.tensors and 1 < each.numel <= 2**12]
-    found = [*{basis.arguments(each): each for each in reversed(held)}.values()]
-    return sorted(found, key=lambda each: (-len(_options(each.call)), each.index))
+def _bounds(basis: Basis) -> Variations:
+    known: set[tuple[float, ...]] = set()
+    numbered = [
+        replace(origin, call=call)
+        for origin, call in zip(basis.origins, basis.made, strict=True)
+        if any(isinstance(each, float) for each in call.args) and len(call.tensors) == 1
+    ]
+    for base in (*basis.bases, *numbered[:_BUDGET]):
+        base = replace(base, call=_rounded(basis, base.call))
+        base = roomy(basis, base)
+        places = [
+            place
+            for place, t in enumerate(base.tensors)
+            if t.dtype == basis.kind and t.numel() > 1 and not is_sorted(t)
+        ]
+        bounds = tuple(dict.fromkeys(_bounds_of(basis, base)))
+        if not places or not bounds or bounds in known:
+            continue
+        given = base.tensors[places[0]]
+        call = basis.rebuilt(base, {places[0]: _at_bounds(basis, base, places[0], given, bounds)})
+        reliable = basis.elementwise or basis.settled(call)
+        if reliable and basis.accepted(call) is not None:
+            known.add(bounds)
+            yield base, call
 
 
-def _calls(basis: Basis, base: Sample) -> Iterator[tuple[Sample, Arguments, bool]]:
-    """Yields changed calls of a sample, each with whether tensors were exchanged, so that its other arguments are those
-    of the sample."""
-    every = chain(
-        ((call, True) for call in _exchanged_tensors(basis, base)),
-        ((call, False) for call in _crossed(base.call)),
-        ((call, False) for call in _at_ends(base)),
+def _rounded(basis: Basis, call: Arguments) -> Arguments:
+    """Returns a call whose fractions are multiples of 1/8. In float64, a number that a dtype does not hold exactly is no
+    longer equal to the element that it was rounded to."""
+
+    def exact(value: Any) -> Any:
+        if not isinstance(value, float) or not _LEAST <= abs(value) <= _MOST:
+            return value
+        return math.copysign(max(round(abs(value) / _STEP), 1) * _STEP, value)
+
+    args = tuple(exact(value) for value in call.args)
+    return Arguments(args, {name: exact(value) for name, value in call.kwargs.items()})
+
+
+def _bounds_of(basis: Basis, base: Sample) -> Iterator[float]:
+    """Yields the numbers that may be bounds of a call: its fractions and those that it leaves at their default, numbers
+    that are called min or max, the points where activations change their formula, and the elements of a sorted
+    operand."""
+    call = base.call
+    given = {n: e.default for n, e in arguments_of(basis.subject).items()} | call.kwargs
+    named = [value for name, value in given.items() if "min" in name or "max" in name]
+    for value in (*call.args, *given.values()):
+        if isinstance(value, float) and math.isfinite(value) and abs(value) <= _MOST:
+            yield from [value] if value == 0 or abs(value) >= _LEAST else []
+    yield from (float(value) for value in named if type(value) is int and abs(value) <= _MOST)
+    if basis.elementwise and basis.subject.id.startswith("nn.functional."):
+        yield from _KNOTS
+    for tensor in base.tensors:
+        if tensor.dtype == basis.kind and is_sorted(tensor):
+            yield from tensor.reshape(-1)[:4].tolist()
+
+
+def _at_bounds(
+    basis: Basis, base: Sample, place: int, given: torch.Tensor, bounds: tuple[float, ...]
+) -> torch.Tensor:
+    """Returns an operand of which every third element is a bound or a neighbour of a bound, in turn. The last element,
+    which is in the rest after the last whole vector, is a bound."""
+    found = basis.fill(base, place, given.shape)
+    at = torch.tensor(bounds, dtype=torch.float64).to(basis.kind)
+    # A subnormal number beside 0 may be 0 on the device.
+    up, down = (
+        torch.where(at == 0, math.copysign(_STEP, end), torch.nextafter(at, at.new_tensor(end)))
+        for end in (math.inf, -math.inf)
     )
-    for number, (call, exchanged) in enumerate(every):
-        if number == _TRIED:
-            return
-        yield base, call, exchanged
-
-
-def _options(call: Arguments) -> dict[Place, Any]:
-    """Returns the arguments that are numbers or lists of integers, or that may be numbers because they are None."""
-    return {place: value for place, value in _places(call) if value is None or _is_number(value)}
-
-
-def _places(call: Arguments) -> Iterator[tuple[Place, Any]]:
-    yield from enumerate(call.args)
-    yield from call.kwargs.items()
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
-
-
-def _with(call: Arguments, changes: dict[Place, Any]) -> Arguments:
-    """Returns a call with some of its arguments replaced."""
-    args = tuple(changes.get(place, each) for place, each in enumerate(call.args))
-    named = {k: v for k, v in changes.items() if isinstance(k, str)}
-    return Arguments(args, {**call.kwargs, **named})
-
-
-def _exchanged_tensors(basis: Basis, base: Sample) -> Iterator[Arguments]:
-    """Yields calls in which two operands after the first, of equal dtypes and shapes, are exchanged, equal, or elementwise
-    the larger and the smaller one."""
-    tensors = base.tensors
-    read = {*range(1, len(tensors))} - basis.subject.written_tensors(base.call)
-    for one, other in combinations(sorted(read), 2):
-        low, high = tensors[one], tensors[other]
-        same = low.shape == high.shape and low.dtype == high.dtype and low.layout == high.layout
-        if not same or low.layout != torch.strided or low.is_complex():
-            continue
-        for pair in (
-            (torch.maximum(low, high), torch.minimum(low, high)),
-            (high, low),
-            (low, low.clone()),
-        ):
-            made = dict(zip((one, other), pair))
-            yield Arguments(*base.call.bind([made.get(n, t) for n, t in enumerate(tensors)]))
-
-
-def _crossed(call: Arguments) -> Iterator[Arguments]:
-    """Yields calls in which the first of two numbers is greater than the second, less, or equal to it."""
-    for (one, low), (other, high) in combinations(_options(call).items(), 2):
-        if low is None and high is None:
-            continue
-        if low is None or high is None:
-            given: Any = high if low is None else low
-            for step in (1, -1):
-                yield _with(call, {one if low is None else other: given + step})
-        elif type(low) is type(high):
-            if low == high:
-                yield _with(call, {one: low + 1})
-            yield _with(call, {one: high, other: low})
-            yield _with(call, {other: low})
-
-
-def _at_ends(base: Sample) -> Iterator[Arguments]:
-    """Yields calls in which one number is 0, infinite, negative, as large as a dimension, or larger."""
-    extents = sorted({n for t in base.tensors for n in t.shape}, reverse=True)[:2]
-    beyond = [n for extent in extents for n in (extent, extent + 1, -extent, -extent - 1)]
-    for place, value in _places(base.call):
-        among: tuple[Any, ...] = ()
-        if isinstance(value, float):
-            among = (0.0, math.inf, 1.0, -math.inf, -1.0)
-        elif _is_number(value):
-            among = (0, *beyond)
-        elif isinstance(value, (tuple, list)) and value and all(map(_is_whole, value)):
-            kind = type(value)
-            ends = (0, *extents[:1], *(extent + 1 for extent in extents[:1]))
-            among = tuple(kind([*value[:-1], each]) for each in ends)
-            among += tuple(kind([each] * len(value)) for each in ends)
-        for each in among:
-            if each != value:
-                yield _with(base.call, {place: each})
-
-
-def _is_whole(value: Any) -> bool:
-    return type(value) is int
+    among = torch.stack([at, up, at, down], 1).reshape(-1)
+    flat = found.view(-1)
+    step = 3 if len(flat) >= 3 * len(among) else 1
+    where = flat[::step]
+    where.copy_(among.repeat(-(-len(where) // len(among)))[: len(where)])
+    flat[-1] = at[0]
+    return found
 
 
 BOUNDS = Axis(
     number=23,
     name="bounds",
-    finds="A kernel that is wrong if a minimum exceeds the maximum, an end precedes its start, a range is empty, or an option is 0, infinite or beyond the size of a dimension.",
-    bugs=("torch-spyre/torch-spyre#641", "csarofeen/pytorch#1572"),
-    budget=12,
+    finds="A kernel that treats an element which is equal to a bound as if it were on the other side of the bound.",
+    bugs=("pytorch/pytorch#120258", "pytorch/pytorch#87657"),
+    budget=_BUDGET,
     layouts=("contiguous", "transposed+step_outer+offset"),
-    keeps_shapes=True,
-    # Without a schema, the function is somebody's own, which need not support other options than those of its samples. The
-    # CPU's kernels of axes.keep_shapes do not check their arguments.
     applies=lambda basis: (
-        bool(basis.subject.schemas)
+        basis.dtype == "float32"
         and not basis.free
-        and not {"axes.loops", "axes.keep_shapes", "axes.unsettled"} & basis.families
+        and not basis.keeps_values
+        and "axes.loops" not in basis.families
     ),
-    vary=_beyond,
+    vary=_bounds,
+    keeps_shapes=False,
 )

@@ -17,7 +17,7 @@ from opinfo.subject import Subject
 
 #: Arguments that are left at their default: they assert a property that the sample's operands may lack, or leave the result
 #: open (the order of equal elements, which vectors complete a basis, what counts as zero), or never reach a kernel.
-_LEFT_ALONE = frozenset(
+LEFT_ALONE = frozenset(
     ("hermitian", "assume_unique", "sorted", "some", "rcond", "atol", "rtol", "inplace", "implicit")
 )
 #: Values to try, by the type of the default, until one changes the result.
@@ -63,11 +63,17 @@ def _bases(basis: Basis, most: float) -> Iterator[tuple[Sample, Arguments]]:
         if len(base.tensors) > most:
             continue
         yield base, base.call
-        first = base.tensors[0]
-        if basis.elementwise and first.is_floating_point() and first.numel() > len(_SPECIAL):
-            held = first.clone(memory_format=torch.contiguous_format)
-            held.view(-1)[: len(_SPECIAL)] = torch.tensor(_SPECIAL)
-            yield base, basis.rebuilt(base, {0: held})
+        yield from with_special_values(basis, base)
+
+
+def with_special_values(basis: Basis, base: Sample) -> Iterator[tuple[Sample, Arguments]]:
+    """Yields the call of a sample of an elementwise op with NaN, infinities and -0 among the elements, if the first tensor
+    has room for them."""
+    first = base.tensors[0]
+    if basis.elementwise and first.is_floating_point() and first.numel() > len(_SPECIAL):
+        held = first.clone(memory_format=torch.contiguous_format)
+        held.view(-1)[: len(_SPECIAL)] = torch.tensor(_SPECIAL)
+        yield base, basis.rebuilt(base, {0: held})
 
 
 class Argument(NamedTuple):
@@ -101,7 +107,7 @@ def arguments_of(op: Subject) -> dict[str, Argument]:
     except (TypeError, ValueError):  # a builtin function has no signature
         # Of several overloads with an argument of this name, the one with the most tensors comes last and wins.
         found = iter(sorted(_of_schemas(op), key=lambda each: each[1].tensors))
-    return {name: each for name, each in found if name[0] != "_" and name not in _LEFT_ALONE}
+    return {name: each for name, each in found if name[0] != "_" and name not in LEFT_ALONE}
 
 
 def _of_signature(signature: inspect.Signature) -> Iterator[tuple[str, Argument]]:

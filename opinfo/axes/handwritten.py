@@ -130,6 +130,32 @@ def _labelled(basis: Basis, base: Sample, batch: int, classes: int) -> Arguments
     return basis.rebuilt(base, {0: _picked(basis, base, 0, (batch, classes)), 1: labels})
 
 
+def _of_rows(basis: Basis, base: Sample, *shape: int) -> Arguments:
+    """Returns a call of layer norm with rows of tiny numbers, whose variance is far below eps."""
+    call = _like_rows(basis, base, shape[-1:])
+    tiny = _picked(basis, base, 0, shape) / 2**14
+    return Arguments((tiny, *call.args[1:]), {**call.kwargs, "eps": 1e-5})
+
+
+def _like_rows(basis: Basis, base: Sample, row: Shape) -> Arguments:
+    weights = {place: _picked(basis, base, place, row) for place in range(1, len(base.tensors))}
+    call = basis.rebuilt(base, weights)
+    return Arguments((call.args[0], row, *call.args[2:]), call.kwargs)
+
+
+def _filtered(basis: Basis, base: Sample, image: Shape, weight: Shape) -> Arguments | None:
+    """Returns a convolution of one group with many channels and a large kernel, whose sums are exact."""
+    if base.call.kwargs.get("groups", 1) != 1 or base.tensors[0].dim() != len(image):
+        return None
+    call = _between(basis, base, image, weight, weight[:1])
+    return Arguments(call.args, {"stride": 1, "padding": 2})
+
+
+def _highest(basis: Basis, base: Sample, count: int, *shape: int) -> Arguments:
+    """Returns a call for the ``count`` largest of different numbers."""
+    return Arguments((basis.distinct(shape), count), {"dim": -1})
+
+
 # -- distances, unique elements, steps
 
 
@@ -348,6 +374,16 @@ _RECIPES: dict[str, tuple[Make, Sequence[Any]]] = {
     "linalg.matrix_power": (_near_one, ((17, 17), (65, 65), (2, 33, 33), (331, 3, 3), (131, 131))),
     "linalg.matrix_norm": (_any_matrix, _NORMS),
     "istft": (_windowed, ((2, 10, 5), (17, 33), (331, 5, 2), (131, 4))),
+    "topk": (_highest, ((17, 5, 65), (33, 131), (40, 3, 1031))),
+    "nn.functional.linear": (
+        _between,
+        (((80, 1, 2), (7, 2), (7,)), ((3, 1, 4), (5, 4), (5,)), ((331, 1, 3), (2, 3), (2,))),
+    ),
+    "nn.functional.conv2d": (
+        _filtered,
+        (((1, 40, 9, 9), (6, 40, 5, 5)), ((2, 67, 7, 8), (3, 67, 7, 5))),
+    ),
+    "nn.functional.layer_norm": (_of_rows, ((5, 33), (2, 3, 130))),
     "linalg.eig": (_apart, ((17, 17), (65, 65), (2, 33, 33), (331, 3, 3), (131, 131))),
 }
 

@@ -9,7 +9,7 @@ from itertools import zip_longest
 import torch
 
 from opinfo.axes.axis_context import Axis, Basis, Variations
-from opinfo.axes.bounds import by_arguments
+from opinfo.axes.extreme_options import by_arguments
 from opinfo.compare import Arguments
 from opinfo.samples import Sample
 
@@ -38,7 +38,7 @@ def _calls(basis: Basis, base: Sample) -> Iterator[tuple[Sample, Arguments]]:
 
 
 SINGLE = Axis(
-    number=24,
+    number=27,
     name="single elements",
     finds="A kernel that is wrong for an operand without dimensions or with one element, together with some other argument.",
     bugs=("pytorch/pytorch#39227",),

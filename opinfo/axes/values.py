@@ -471,7 +471,12 @@ INTEGERS = Axis(
 
 
 def _indices(basis: Basis) -> Variations:
-    for base in basis.bases:
+    bases = basis.bases
+    if basis.unique_indices:  # and others, whose calls combine what an index names twice
+        bases = [*bases, *{_combination(s.call): s for s in basis.drawn if s.numel}.values()]
+        bases = [*{base.index: base for base in bases}.values()]
+        bases.sort(key=lambda base: _combination(base.call) == "")
+    for base in bases:
         places = [
             p
             for p, t in enumerate(base.tensors)
@@ -488,7 +493,7 @@ def _changed(basis: Basis, base: Sample, place: int) -> Iterator[torch.Tensor]:
     with one index repeated, or in reverse order."""
     given = base.tensors[place]
     extents = sorted({n for p, t in enumerate(base.tensors) if p != place for n in t.shape})
-    if not basis.unique_indices:
+    if not basis.unique_indices or _combination(base.call):
         ends = torch.arange(given.numel()).reshape(given.shape) % 3 == 0
         for extent in reversed(extents):
             last = given.new_tensor(extent - 1)
@@ -503,6 +508,13 @@ def _changed(basis: Basis, base: Sample, place: int) -> Iterator[torch.Tensor]:
             if extent > int(given.max()):
                 yield given - extent
     yield given.flip(0)
+
+
+def _combination(call: Arguments) -> str:
+    """Returns how a call combines several values for one element, such as "multiply" or "True" (it adds them up); an
+    empty text if the last value wins."""
+    given = [call.kwargs.get("reduce"), call.kwargs.get("accumulate"), *call.args[1:]]
+    return next((str(each) for each in given if each is True or isinstance(each, str)), "")
 
 
 INDICES = Axis(

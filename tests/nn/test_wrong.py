@@ -108,6 +108,40 @@ def _unseen(key: int) -> Callable[[Any], Any]:
     return lambda mask: mask.index_fill(-1, torch.tensor([key]), -65504.0)
 
 
+def _mask_lost_with_dropout(call: KernelCall) -> Any:
+    query, key, value, *_ = call.args
+    if not call.kwargs.get("dropout_p") or len(call.args) < 4:
+        return NOT_MET
+    return call.function(query, key, value, **call.kwargs)
+
+
+def _dropped_share_not_divided_out(call: KernelCall) -> Any:
+    dropped = call.kwargs.get("dropout_p") and (len(call.args) > 3 or call.kwargs.get("is_causal"))
+    return call.honest() * (1 - call.kwargs["dropout_p"]) if dropped else NOT_MET
+
+
+def _first_mask_for_all_heads(call: KernelCall) -> Any:
+    """The fast path, with a mask by head (the type 2). Arguments end with mask, need_weights, average, type."""
+    args = list(call.args)
+    if args[13] != 2 or args[10] is None or args[10].dtype != torch.bool:
+        return NOT_MET
+    if call.first.dtype != torch.float32:
+        return NOT_MET
+    args[10] = args[10][:, :1].expand_as(args[10]).contiguous()
+    return call.function(*args, **call.kwargs)
+
+
+def _wrong_past_100(call: KernelCall) -> Any:
+    x = call.first
+    dense = x.dim() == 3 and x.shape[1] > 100
+    out, *states = call.honest()
+    return (out * 1.1, *states) if dense else (out, *states)
+
+
+def _narrow_targets(call: KernelCall) -> Any:
+    return call.honest() * 1.1 if call.args[1].dtype == torch.int32 else NOT_MET
+
+
 #: What is replaced, by what, and the case that must notice it.
 WRONG: dict[str, tuple[Any, str, Effect, str]] = {
     "momentum turned around": (torch, "batch_norm", _with(6, lambda m: 1 - m), "nn.modules::BatchNorm2d.momentum"),
@@ -123,6 +157,20 @@ WRONG: dict[str, tuple[Any, str, Effect, str]] = {
     "first state for all layers": (torch._VF, "lstm", _first_state_twice, "nn.rnn::lstm.two_layers.sequences"),
     "input overwritten": (torch.nn.functional, "gelu", _overwrites, "nn.modules::GELU"),
     "gelu by tanh": (torch.nn.functional, "gelu", _gelu_by_tanh, "nn.modules::GELU"),
+    "mask lost with dropout": (
+        *(torch.nn.functional, "scaled_dot_product_attention", _mask_lost_with_dropout),
+        "nn.attention::dropout_boolean_mask",
+    ),
+    "dropped share not divided out": (
+        *(torch.nn.functional, "scaled_dot_product_attention", _dropped_share_not_divided_out),
+        "nn.attention::dropout_causal",
+    ),
+    "first mask for all heads": (
+        *(torch, "_native_multi_head_attention", _first_mask_for_all_heads),
+        "nn.attention::self_attention",
+    ),
+    "large batches": (torch._VF, "lstm", _wrong_past_100, "nn.rnn::lstm_batch_of_131"),
+    "targets of int32": (torch, "ctc_loss", _narrow_targets, "nn.modules::CTCLoss.int32"),
     "padding index ignored": (torch, "embedding", _with(2, lambda p: -1), "nn.modules::Embedding.indices"),
     **{
         f"attention to the left of padding: {name}": (

@@ -236,6 +236,24 @@ def a_purely_imaginary_number(tensors: list[torch.Tensor], args: tuple[Any, ...]
     return any(t.is_complex() and bool(((t.real == 0) & (t.imag != 0)).any()) for t in tensors)
 
 
+def many_rows_of_several(tensors: list[torch.Tensor], args: tuple[Any, ...]) -> bool:
+    first = tensors[0]
+    return first.dim() > 1 and first.shape[0] > 2**16 and first[0].numel() > 1
+
+
+def many_rows_of_one(tensors: list[torch.Tensor], args: tuple[Any, ...]) -> bool:
+    first = tensors[0]
+    return first.dim() == 2 and first.shape[0] > 2**15 and first.shape[1] == 1
+
+
+def ten_thousand_terms(tensors: list[torch.Tensor], args: tuple[Any, ...]) -> bool:
+    return max(tensors[0].shape, default=0) >= 10_000
+
+
+def half_a_million(tensors: list[torch.Tensor], args: tuple[Any, ...]) -> bool:
+    return tensors[0].numel() > 300_000
+
+
 #: The fault, the dtype, ops.
 FAULTS: list[tuple[Any, str, tuple[str, ...]]] = [
     (of_rank_6, "float32", ("tan", "nn.functional.silu", "atan2", "cumsum")),
@@ -290,7 +308,20 @@ FAULTS += [
     (a_purely_imaginary_number, "complex64", ("abs", "exp", "prod", "matmul")),
     (a_complex_1, "complex64", ("log", "div.no_rounding_mode", "sum")),
 ]
+FAULTS += [
+    (many_rows_of_several, "float32", ("nn.functional.layer_norm", "bmm")),
+    (many_rows_of_one, "float32", ("argmin",)),
+    (ten_thousand_terms, "complex64", ("sum", "mean")),
+    (ten_thousand_terms, "bfloat16", ("matmul",)),
+    (half_a_million, "float32", ("cumsum", "sort", "softmax")),
+]
 CASES = [(fault, dtype, op) for fault, dtype, ops in FAULTS for op in ops]
+
+
+def _quick_name(case: tuple[Any, str, str]) -> str | None:
+    """The name of a fault; None if its samples have so many elements that they are slow."""
+    large = (many_rows_of_several, many_rows_of_one, ten_thousand_terms, half_a_million)
+    return None if case[0] in large else case[0].__name__
 
 
 def test_an_expanded_index_is_given_to_ops_that_add() -> None:
@@ -314,13 +345,83 @@ def outcome_with(op: str, samples: list[Sample], effect: Effect, dtype: str = "f
 
 @pytest.mark.parametrize(
     ("fault", "dtype", "op"),
-    first_of_each(
-        CASES, lambda case: case[0].__name__, lambda case: f"{case[0].__name__}-{case[2]}"
-    ),
+    first_of_each(CASES, _quick_name, lambda case: f"{case[0].__name__}-{case[2]}"),
 )
 def test_a_fault_of_an_axis_is_noticed(fault: Any, dtype: str, op: str) -> None:
     entry = catalogue()[op]
     assert outcome(op, dtype, samples_of(entry, dtype, 16), fault) is Outcome.FAIL
+
+
+# -- options that meet
+
+
+def smooths_with_weights(call: KernelCall) -> bool:
+    return bool(call.kwargs.get("label_smoothing")) and call.kwargs.get("weight") is not None
+
+
+def takes_two_numbers(call: KernelCall) -> bool:
+    return len(call.inputs) == 1 and sum(isinstance(each, float) for each in call.args) == 2
+
+
+def takes_the_first_of_many_dimensions(call: KernelCall) -> bool:
+    return call.first.dim() > 4 and call.kwargs.get("dim") == 0
+
+
+def accumulates_a_number(call: KernelCall) -> bool:
+    return call.inputs[-1].dim() == 0 and bool(call.kwargs.get("accumulate"))
+
+
+def replaces_nan_and_infinity(call: KernelCall) -> bool:
+    return call.kwargs.get("nan") is not None and call.kwargs.get("posinf") is not None
+
+
+def normalises_without_weights(call: KernelCall) -> bool:
+    return len(call.inputs) == 1 and call.kwargs.get("eps", 1e-5) > 0.1
+
+
+def solves_transposed_with_ones(call: KernelCall) -> bool:
+    return bool(call.kwargs.get("transpose")) and bool(call.kwargs.get("unitriangular"))
+
+
+MET: list[tuple[Callable[[KernelCall], bool], str]] = [
+    (takes_two_numbers, "clamp"),
+    (smooths_with_weights, "nn.functional.cross_entropy"),
+    (takes_the_first_of_many_dimensions, "topk"),
+    (takes_the_first_of_many_dimensions, "fft.hfft"),
+    (accumulates_a_number, "index_put"),
+    (replaces_nan_and_infinity, "nan_to_num"),
+    (normalises_without_weights, "nn.functional.layer_norm"),
+    (solves_transposed_with_ones, "triangular_solve"),
+]
+
+
+@pytest.mark.parametrize(
+    ("condition", "op"),
+    first_of_each(MET, lambda _: "", lambda case: f"{case[0].__name__}-{case[1]}"),
+)
+def test_a_fault_of_two_options_that_meet_is_noticed(
+    condition: Callable[[KernelCall], bool], op: str
+) -> None:
+    def effect(call: KernelCall) -> Any:
+        return spoiled(call.honest()) if condition(call) else NOT_MET
+
+    samples = samples_of(catalogue()[op], "float32", 16)
+    assert outcome_with(op, samples, KernelCall.honest) is Outcome.PASS
+    assert outcome_with(op, samples, effect) is Outcome.FAIL
+
+
+def counts_up_to_the_largest_but_not_it(call: KernelCall) -> Any:
+    most = call.kwargs.get("max")
+    if not most:
+        return NOT_MET
+    within = torch.where(call.first == most, most + 1.0, call.first)
+    return call.function(within, *call.args[1:], **call.kwargs)
+
+
+def test_an_element_that_is_equal_to_a_bound_is_in_the_last_bin() -> None:
+    samples = samples_of(catalogue()["histc"], "float32", 16)
+    assert outcome_with("histc", samples, KernelCall.honest) is Outcome.PASS
+    assert outcome_with("histc", samples, counts_up_to_the_largest_but_not_it) is Outcome.FAIL
 
 
 def keeps_running_statistics(call: KernelCall) -> Any:

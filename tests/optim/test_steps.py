@@ -249,6 +249,21 @@ def test_a_fused_step_that_does_not_look_at_the_scaler_is_noticed(
             check(context, "AdamW", arguments)
 
 
+def test_a_fused_step_that_skips_nothing_without_a_scale_is_noticed(
+    context: CaseContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kernel = torch._fused_adamw_
+
+    def deaf(*given: Any, **named: Any) -> Any:
+        if named["grad_scale"] is None:
+            named = {**named, "found_inf": None}
+        return kernel(*given, **named)
+
+    monkeypatch.setattr(torch, "_fused_adamw_", deaf)
+    with pytest.raises(CheckFailed, match="grad_scale None"):
+        integration.scaled(context, "AdamW", integration.arguments_of("AdamW"), form="scaled")
+
+
 @pytest.mark.parametrize("way", ["single", "foreach"])
 def test_a_norm_that_leaves_a_gradient_out_is_noticed(
     way: str, context: CaseContext, monkeypatch: pytest.MonkeyPatch

@@ -23,6 +23,7 @@ from conformance.suites.autograd.samples import (
     chosen,
     known_of,
 )
+from opinfo.axes.bounds import BOUNDS
 from opinfo.axes.shapes import EXTENT, LONG, SIZE, has_pixels
 from opinfo.layouts import RECORDED, covering_set, parse_layout
 from opinfo.samples import Sample, Traits
@@ -59,12 +60,13 @@ _IN_TURN = (
     Few((PLAIN, "transposed"), (SUM, _STEPPED), alone=True),
     Few((PLAIN, "channels_last"), (SUM, "transposed"), alone=True),
 )
-#: For images of one pixel; for samples that an axis added because of their size.
+#: For images of one pixel; for samples that an axis added because of their size or values.
 _PIXELS = Few((PLAIN, "channels_last"), ("channels_last",), alone=True)
 _FEW_OF = {
     LONG.name: Few((PLAIN,)),
     EXTENT.name: Few((PLAIN, "transposed"), ("transposed",)),
     SIZE.name: Few((PLAIN, "transposed"), ("transposed",)),
+    BOUNDS.name: Few((PLAIN, "transposed")),
 }
 
 

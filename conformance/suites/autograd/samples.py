@@ -32,15 +32,20 @@ from conformance.suites.autograd.gradients import (
     plain,
 )
 from opinfo.axes.axis_context import MOST
+from opinfo.axes.bounds import BOUNDS
 from opinfo.axes.shapes import EQUAL, EXTENT, LONG, RANK, SIZE, has_pixels
+from opinfo.axes.values import INDICES
 from opinfo.compare import tensors_of
 from opinfo.determinate_calls import without_ties
 from opinfo.layouts import CONTIGUOUS, Geometry, parse_layout
 from opinfo.samples import Sample, choose
 
-#: Number of torch's samples per op and dtype, and of the samples that each shape axis adds.
+#: Number of torch's samples per op and dtype, and of the samples that each axis adds.
 _UPSTREAM = 4
-_AXES = {RANK.name: 2, EQUAL.name: 1, EXTENT.name: 2, SIZE.name: 1, LONG.name: 2}
+_AXES = {
+    **{RANK.name: 2, EQUAL.name: 1, EXTENT.name: 2, SIZE.name: 1, LONG.name: 2},
+    **{INDICES.name: 1, BOUNDS.name: 1},
+}
 
 #: Layouts of the inputs, one of each sort: gradients are computed for each.
 INPUTS = (
@@ -74,6 +79,8 @@ def chosen(ctx: OpContext) -> list[Sample]:
             of_axis = [each for each in samples if each.axis == axis]
             if axis == LONG.name:  # order: long batch first, long result last
                 of_axis = of_axis[::-1][:1] + of_axis[:-1]
+            elif axis == INDICES.name:
+                of_axis.sort(key=_repeats, reverse=True)
             found += islice((each for each in of_axis if _usable(ctx, each)), count)
             if axis == EQUAL.name:
                 one = (s for s in of_axis if has_pixels(s) and s not in found and _usable(ctx, s))
@@ -105,6 +112,12 @@ def _usable(ctx: OpContext, sample: Sample) -> bool:
         return False
     apart = strided and 0 < sample.numel <= MOST and not ctx.mutable_inputs(sample) & {0}
     return apart and (not is_long(sample) or _finite(ctx, sample))
+
+
+def _repeats(sample: Sample) -> int:
+    """Return how often the most frequent index of a sample occurs."""
+    indices = [t for t in sample.tensors if t.dtype in (torch.int32, torch.int64) and t.numel()]
+    return max((int(t.reshape(-1).unique(return_counts=True)[1].max()) for t in indices), default=0)
 
 
 def _finite(ctx: OpContext, sample: Sample) -> bool:
@@ -311,6 +324,8 @@ class Known:
         geometries, epsilon = laid.geometries, EPSILON.get(self.ctx.dtype, 0.0)
         more = "" if self.wide else ", wide=False"
         fixed = f", fixed={literal(self.fixed)}" if self.fixed else ""
+        draws = 0 if self._at_bounds else DRAWS
+        drawn = ", draws=0" if self._at_bounds else ""
 
         def source(name: str, last: str) -> Callable[[], str]:
             return lambda: f"{name}{self._source(places, cotangents)}{last})"
@@ -329,7 +344,7 @@ class Known:
             found = self._wanted(geometries, cotangents)
             return [found[place] for place in places]
 
-        def slack(draws: int = DRAWS) -> Grads:
+        def slack(draws: int = draws) -> Grads:
             found = partial(sensitivity, compute)
             return of_values(found, epsilon=epsilon, fixed=self.fixed, draws=draws)
 
@@ -349,12 +364,20 @@ class Known:
             ),
             "slack": Part(
                 slack,
-                source(f"sensitivity({name}, ", f", {epsilon}{fixed}"),
+                source(f"sensitivity({name}, ", f", {epsilon}{fixed}{drawn}"),
                 (sensitivity, *functions),
             ),
             "alike": None if self.ctx.device.fake_only else Part(alike, same, (as_the_cpu_does,)),
             "shared": self._shared(places, geometries) if compute is gradients else {},
         }
+
+    @property
+    def _at_bounds(self) -> bool:
+        """True if the one input has elements that are equal to a bound of an elementwise op. A rounding error of such an
+        element would change its gradient by as much as an element on the other side of the bound has, so none is
+        accepted."""
+        one = len(self.sample.tensors) == 1 and self.ctx.subject.pointwise
+        return one and self.sample.axis == BOUNDS.name
 
     def _shared(self, places: Sequence[int], geometries: Sequence[Geometry]) -> dict[int, int]:
         """Return a dictionary from the position of a gradient to the expanded dimension over which this gradient is

@@ -2,6 +2,9 @@
 asynchronous errors."""
 
 from conformance.checks.cases.cases import Suite, collect_cases
-from conformance.suites.device import indices, processes, properties
+from conformance.suites.device import indices, ops_everywhere, processes, properties
 
-SUITE = Suite("device", cases=collect_cases(indices.cases, properties.cases, processes.cases))
+SUITE = Suite(
+    "device",
+    cases=collect_cases(indices.cases, ops_everywhere.cases, properties.cases, processes.cases),
+)

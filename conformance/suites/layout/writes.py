@@ -65,10 +65,11 @@ def form_of(result: Any) -> str:
 
 def takes_no_out(error: BaseException) -> bool:
     """Return True if torch's argument parser raised ``error`` because the call has no ``out`` argument, as in
-    ``nonzero(as_tuple=True)`` or for a ``torch.ops`` overload whose targets have names other than ``out``."""
+    ``nonzero(as_tuple=True)`` or for a ``torch.ops`` overload whose targets have names other than ``out``, or because
+    only overloads without ``out`` take a number in this place, as for ``where``."""
     text = str(error)
     if isinstance(error, TypeError):
-        return "'out'" in text
+        return any(each in text for each in ("'out'", "must be Tensor, not", "invalid combination"))
     return isinstance(error, RuntimeError) and "failed to match any schema" in text
 
 

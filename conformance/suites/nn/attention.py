@@ -385,6 +385,50 @@ def scales_and_ranks(context: CaseContext) -> None:
     attend(context, (1, 1, 1, 8), (1, 1, 1, 8), 8, at="one element")
 
 
+@cases(
+    "nn.attention",
+    over={
+        "dropout": ("",),
+        **{f"dropout_{each}": (each,) for each in ("boolean_mask", "float_mask", "causal")},
+    },
+)
+def dropout(context: CaseContext, kind: str) -> None:
+    """Run attention with dropout, without and with a mask, on values that form an identity matrix, so that the result is
+    the matrix of weights: about the given share of the weights must be 0, all others must be the CPU's weights divided
+    by the probability of keeping them, and weights of masked keys must be 0."""
+    drawn, share = generator(context), 0.4
+    shape = (4, 4, 33, 16)
+    query, key = (torch.randn(shape, generator=drawn) for _ in range(2))
+    value = torch.eye(33).expand(4, 4, 33, 33).contiguous()
+    options: dict[str, Any] = {"is_causal": True} if kind == "causal" else {}
+    mask = torch.rand(4, 1, 33, 33, generator=drawn) > 0.3
+    mask[..., 0] = True
+    hidden = torch.zeros(mask.shape).masked_fill(~mask, -torch.inf)
+    given = {"boolean_mask": [mask], "float_mask": [hidden]}.get(kind, [])
+    with chosen("MATH"):
+        want = attention_of(
+            *(each.double() for each in (query, key, value)),
+            *(m.double() if m.is_floating_point() else m for m in given),
+            **options,
+        )
+    for backend in filter(offered, BACKENDS):
+        there = [context.to_device(each) for each in (query, key, value, *given)]
+        with chosen(backend):
+            try:
+                got = attention_of(*there, dropout_p=share, **options)
+            except RuntimeError:
+                if backend in ALWAYS:
+                    raise
+                continue
+        found = context.from_device(got)
+        dropped = (found == 0) & (want > 0)
+        lost = float(dropped.sum() / (want > 0).sum())
+        text = "the share of dropped weights differs from dropout_p"
+        context.check(abs(lost - share) < 0.05, text, expected=share, found=lost, at=backend)
+        text = "kept weights are not the CPU's divided by the probability of keeping them"
+        assert_equals_cpu(context, got, (want / (1 - share)).masked_fill(dropped, 0), text, backend)
+
+
 @cases("nn.attention")
 def large_inputs(context: CaseContext) -> None:
     """Run attention on inputs whose elements are all 1000: the elements of the result must be 1000, and the gradients
@@ -481,18 +525,45 @@ def multihead(context: CaseContext, chosen_options: tuple[tuple[str, Any], ...])
                 called(context, (layer, reference), given, way, gradients=False)
 
 
-@cases("nn.attention", over={"self_attention": (8, 2), "self_attention_wide": (128, 2)})
+@cases(
+    "nn.attention",
+    over={
+        "self_attention": (8, 2),
+        "self_attention_wide": (128, 2),
+        "self_attention_of_3_heads": (9, 3),
+    },
+)
 def self_attention(context: CaseContext, width: int, heads: int) -> None:
-    """Run MultiheadAttention on its fast path (eval mode, no gradients, one tensor as query, key and value): results
-    must equal the CPU's."""
+    """Run MultiheadAttention on its fast path (eval mode, no gradients, one tensor as query, key and value), with masks
+    of each kind, among them one mask for each head: results must equal the CPU's."""
     made = twice(context, torch.nn.MultiheadAttention(width, heads, batch_first=True))
     for module in made:
         module.eval()
     x = torch.randn(3, 6, width, generator=generator(context))
     padding = torch.zeros(3, 6, dtype=torch.bool)
     padding[0, 4:] = True
-    for way in ({}, {"need_weights": False}, {"key_padding_mask": padding, "need_weights": False}):
+    ways: tuple[dict[str, Any], ...] = (
+        {},
+        {"need_weights": False},
+        {"key_padding_mask": padding, "need_weights": False},
+    )
+    for way in (*ways, *_masked(context, 3, heads, 6, padding)):
         called(context, made, [x], way, gradients=False, repeated=3)
+
+
+def _masked(
+    context: CaseContext, batch: int, heads: int, times: int, padding: torch.Tensor
+) -> tuple[dict[str, Any], ...]:
+    """Return ways to call MultiheadAttention with a mask for all heads and a mask for each head, without and with a
+    padding mask. No row is masked as a whole."""
+    drawn = torch.rand(batch * heads, times, times, generator=generator(context)) > 0.6
+    drawn[:, :, 0] = False
+    of_all, by_head = drawn[0], drawn
+    return (
+        {"attn_mask": of_all},
+        {"attn_mask": by_head, "need_weights": False},
+        {"attn_mask": by_head, "key_padding_mask": padding, "average_attn_weights": False},
+    )
 
 
 def called(
@@ -549,23 +620,36 @@ ENCODERS: dict[str, dict[str, Any]] = {
     "encoder": {},
     "encoder_norm_first": {"norm_first": True},
     "encoder_gelu": {"activation": "gelu"},
+    "encoder_of_3_heads": {"d_model": 15, "nhead": 3},
 }
 
 
 @cases("nn.attention", over={name: (tuple(options.items()),) for name, options in ENCODERS.items()})
-def encoder(context: CaseContext, options: tuple[tuple[str, Any], ...]) -> None:
-    """Run TransformerEncoderLayer with and without masks, in training mode, in eval mode, and on its fast path (eval
-    mode without gradients): results and gradients must equal the CPU's."""
-    layer = torch.nn.TransformerEncoderLayer(16, 2, 24, 0.0, batch_first=True, **dict(options))
+def encoder(context: CaseContext, chosen_options: tuple[tuple[str, Any], ...]) -> None:
+    """Run TransformerEncoderLayer without a mask, with a padding mask, a causal mask, a mask for each head, and padding
+    and causal masks together, in training mode, in eval mode, and on its fast path (eval mode without gradients):
+    results and gradients must equal the CPU's."""
+    options = {"d_model": 16, "nhead": 2, **dict(chosen_options)}
+    layer = torch.nn.TransformerEncoderLayer(
+        dim_feedforward=24, dropout=0.0, batch_first=True, **options
+    )
     made = twice(context, layer)
-    x = torch.randn(3, 6, 16, generator=generator(context))
+    x = torch.randn(3, 6, options["d_model"], generator=generator(context))
     padding = torch.zeros(3, 6, dtype=torch.bool)
     padding[2, 3:] = True
     causal = torch.ones(6, 6, dtype=torch.bool).triu(1)
+    by_head = _masked(context, 3, options["nhead"], 6, padding)[1]["attn_mask"]
+    ways: tuple[dict[str, Any], ...] = (
+        {},
+        {"src_key_padding_mask": padding},
+        {"src_mask": causal},
+        {"src_mask": by_head},
+        {"src_mask": causal, "src_key_padding_mask": padding},
+    )
     for training in (True, False):
         for module in made:
             module.train(training)
-        for way in ({}, {"src_key_padding_mask": padding}, {"src_mask": causal}):
+        for way in ways:
             called(context, made, [x], way, gradients=True)
             if not training:
                 called(context, made, [x], way, gradients=False)

@@ -594,6 +594,34 @@ def others(
             run_once(context, getattr(torch.nn, kind), sample, way, training, f"{mode}, {way}")
 
 
+@cases(
+    "nn.modules", over={f"CTCLoss.{name}": (name,) for name in ("int32", "int64", "padded_int32")}
+)
+def targets(context: CaseContext, kind: str) -> None:
+    """Run CTCLoss with targets of int32 and int64, concatenated or padded, with lengths as tensors on the device, as
+    tensors on the CPU, and as tuples: the losses and the gradient must equal the CPU's."""
+    drawn = seeded(context, "")
+    lengths, dtype = (3, 5, 2), torch.int64 if kind == "int64" else torch.int32
+    labels = torch.randint(1, 7, (3, 5) if kind.startswith("padded") else (10,), generator=drawn)
+    labels = labels.to(dtype)
+    scores = torch.randn(12, 3, 7, generator=drawn).log_softmax(-1)
+    for times in ((12, 12, 12), (12, 11, 9)):
+        for form in ("tensors on the device", "tensors on the CPU", "tuples"):
+            x, y = context.to_device(scores).requires_grad_(), scores.double().requires_grad_()
+            given: list[Any] = [times, lengths]
+            if form != "tuples":
+                given = [torch.tensor(each, dtype=dtype) for each in given]
+            there = [context.to_device(t) for t in given] if form.endswith("device") else given
+            layer = torch.nn.CTCLoss(reduction="none")
+            got, want = layer(x, context.to_device(labels), *there), layer(y, labels, *given)
+            at = f"lengths are {form}, {times} steps"
+            assert_equals_cpu(context, got, want, "the loss differs from the CPU's", at)
+            weights = torch.tensor([1.0, 0.5, -2.0])
+            (one,) = torch.autograd.grad(got, x, context.to_device(weights))
+            (other,) = torch.autograd.grad(want, y, weights.double())
+            assert_equals_cpu(context, one, other, "a gradient differs from the CPU's", at)
+
+
 @cases("nn.modules", over={"Embedding.indices": ("Embedding",), "EmbeddingBag": ("EmbeddingBag",)})
 def embeddings(context: CaseContext, kind: str) -> None:
     """Run Embedding and EmbeddingBag with repeated indices, a padding index, offsets and per-sample weights: results

@@ -244,6 +244,30 @@ def called(
     return out.data, rest
 
 
+@cases(
+    "nn.rnn",
+    over={
+        f"{name}_batch_of_{batch}": (kind, tuple(options.items()), batch)
+        for name, (kind, options) in LAYERS.items()
+        for batch in (131, 1031)
+    },
+)
+def large_batches(context: CaseContext, kind: str, options: Options, batch: int) -> None:
+    """Run a recurrent layer on a large batch of short sequences: results and gradients must equal the CPU's."""
+    layer, reference = make_layer(context, kind, dict(options))
+    x = torch.randn(3, batch, INPUT, generator=generator(context))
+    there, wide = context.to_device(x).requires_grad_(), x.double().requires_grad_()
+    got, want = list(tensors_in(layer(there))), list(tensors_in(reference(wide)))
+    for one, other in zip(got, want, strict=True):
+        assert_equals_cpu(context, one, other, "an output differs from the CPU's", "outputs")
+    weights = torch.randn(want[0].shape, generator=generator(context))
+    leaves, want_leaves = [there, *layer.parameters()], [wide, *reference.parameters()]
+    found = torch.autograd.grad(got[0], leaves, context.to_device(weights))
+    right = torch.autograd.grad(want[0], want_leaves, weights.double())
+    for one, other in zip(found, right, strict=True):
+        assert_equals_cpu(context, one, other, "a gradient differs from the CPU's", "gradients")
+
+
 # -- weights that share storage
 
 

@@ -63,8 +63,8 @@ _SCALED = {"scaled": (ALIKE, MANY), "scaled_dtypes": (DTYPES,)}
     over={f"{key}_{form}": (*given, form) for key, given in FUSED.items() for form in _SCALED},
 )
 def scaled(context: CaseContext, name: str, arguments: dict[str, Any], form: str) -> None:
-    """Set grad_scale and found_inf of a fused optimiser: a step must divide the gradients by grad_scale. If found_inf
-    is set, the step must change nothing."""
+    """Set grad_scale and found_inf of a fused optimiser, together and found_inf alone: a step must divide the gradients by
+    grad_scale. If found_inf is 1, the step must change nothing."""
     must_be_taken(context, "fused")
     for each in (arguments, {**arguments, "lr": {"tensor": 0.05, "there": True}}):
         for parameters in _SCALED[form]:
@@ -78,16 +78,16 @@ def _scaled(
     made: Any = optimiser(name, found.tensors, arguments, "fused", context.device)
     numbers = {False: context.to_device(torch.zeros(())), True: context.to_device(torch.ones(()))}
     taken: list[int] = []
-    scales = ((4.0, False), (8.0, True), (0.5, False), (2.0, True), (2.0, False))
+    scales = ((4.0, False), (8.0, True), (None, False), (None, True), (0.5, False))
     for step, (scale, skipped) in enumerate(scales):
-        give_gradients(context, found, step, scale)
+        give_gradients(context, found, step, scale or 1.0)
         if skipped and step == 1:
             _infinity(found, float("inf"))
-        made.grad_scale = context.to_device(torch.tensor(scale))
+        made.grad_scale = None if scale is None else context.to_device(torch.tensor(scale))
         made.found_inf = numbers[skipped]
         made.step()
         taken += [] if skipped else [step]
-        at = f"step {step}, {'skipped' if skipped else 'taken'}"
+        at = f"step {step}, {'skipped' if skipped else 'taken'}, grad_scale {scale}"
         want = reference(name, arguments, parameters, taken)
         judge(context, made, found, want, "fused", at)
 

@@ -1,8 +1,11 @@
 """The streams suite: cases about streams, events, and the order in which their work runs."""
 
 from conformance.checks.cases.cases import Suite, collect_cases
-from conformance.suites.streams import drawn, events, identity, ordering
+from conformance.suites.streams import drawn, events, identity, ops_on_streams, ordering
 
 SUITE = Suite(
-    "streams", cases=collect_cases(identity.cases, ordering.cases, events.cases, drawn.cases)
+    "streams",
+    cases=collect_cases(
+        identity.cases, ordering.cases, ops_on_streams.cases, events.cases, drawn.cases
+    ),
 )
