@@ -483,13 +483,13 @@ def test_nan_is_in_the_operand_that_beta_of_zero_ignores() -> None:
 
 
 def test_bounds_are_exchanged_equal_and_beyond_the_sizes() -> None:
-    low_high = [s.tensors[1:] for s in further("clamp", "extreme_options") if len(s.tensors) == 3]
+    low_high = [s.tensors[1:] for s in further("clamp", "extreme options") if len(s.tensors) == 3]
     assert any(bool((low > high).any()) for low, high in low_high)
     assert any(bool((low == high).all()) for low, high in low_high)
-    (shape,) = {tuple(s.tensors[0].shape) for s in further("topk", "extreme_options")}
-    taken = {s.call.args[1] for s in further("topk", "extreme_options")}
+    (shape,) = {tuple(s.tensors[0].shape) for s in further("topk", "extreme options")}
+    taken = {s.call.args[1] for s in further("topk", "extreme options")}
     assert {0, max(shape)} <= taken
-    calls = [s.call for s in further("linalg.vector_norm", "extreme_options")]
+    calls = [s.call for s in further("linalg.vector_norm", "extreme options")]
     orders = {call.kwargs.get("ord", *call.args[1:2] or [None]) for call in calls}
     assert {0, 3, -3} <= orders
 
