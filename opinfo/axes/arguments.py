@@ -4,7 +4,7 @@ scalars."""
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
 from functools import partial
 from itertools import chain, islice, zip_longest
@@ -14,6 +14,7 @@ import torch
 
 from opinfo.axes.axis_context import MOST, Axis, Basis, Variations, asking
 from opinfo.axes.shapes import MAIN
+from opinfo.catalog import catalogue
 from opinfo.compare import Arguments, difference, replace_tensors, tensors_of
 from opinfo.samples import Sample
 
@@ -137,7 +138,7 @@ def _operands(basis: Basis) -> Variations:
         if len(args) < 2 or not all(isinstance(each, torch.Tensor) for each in args[:2]):
             continue
         first, number = basis.fill(base, 0, MAIN), basis.pool(base, 1)[0]
-        if basis.subject.takes_python_scalar:
+        if basis.subject.takes_python_scalar and f"__r{basis.subject.id}__" not in catalogue():
             ahead = Arguments(
                 (basis.pool(base, 0)[0].item(), basis.fill(base, 1, MAIN), *args[2:]),
                 dict(base.call.kwargs),
@@ -197,13 +198,17 @@ def _numbers(basis: Basis) -> Variations:
                 continue
             ids = {id(base.tensors[place]) for place in some}
             numbered = replace_tensors(
-                (base.call.args, base.call.kwargs),
-                lambda t, ids=ids: t.reshape(-1)[0].item() if id(t) in ids else t,
+                (base.call.args, base.call.kwargs), partial(_number_of, among=ids)
             )
             call = Arguments(*numbered)
             if basis.accepted(call) is not None:
                 seen.add(some)
                 yield base, call
+
+
+def _number_of(tensor: torch.Tensor, among: Collection[int]) -> Any:
+    """Returns the first element of a tensor as a number if its ``id`` is ``among`` the given ones; otherwise the tensor."""
+    return tensor.reshape(-1)[0].item() if id(tensor) in among else tensor
 
 
 def _kinds(basis: Basis, number: torch.Tensor) -> Iterator[Any]:

@@ -84,7 +84,7 @@ def _candidates(
     made = [(fitting[place], facts) for _, place, facts in best[:3]]
     made += [(base, pair) for base in fitting[:2]]
     made += [(first, pair | {fact}) for fact in options.levels if fact[0] not in fixed]
-    calls = []
+    calls: list[tuple[_Base, frozenset[Fact], Arguments]] = []
     for base, changed in made:
         held = frozenset(f for f in changed if f not in base.options.items())
         call = options.with_facts(base.call, held)

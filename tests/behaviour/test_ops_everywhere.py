@@ -22,7 +22,7 @@ def _in_another_thread(call: KernelCall) -> bool:
 
 
 def _on_index_1(call: KernelCall) -> bool:
-    return call.first.device.index == 1
+    return bool(call.first.device.index == 1)
 
 
 def _on_a_side_stream(call: KernelCall) -> bool:
