@@ -115,7 +115,8 @@ def current_device(context: CaseContext) -> None:
 
 @cases(CLAUSE, requires={"streams"})
 def streams(context: CaseContext) -> None:
-    """The interface can make a stream current, and its current_stream() is that of torch.accelerator."""
+    """The interface can make a stream of the first and of the last index current, and its current_stream() is that of
+    torch.accelerator."""
     interface, side = _interface(context), context.stream()
     text = "the interface's class Stream does not derive from torch.Stream"
     context.check(issubclass(interface.Stream, torch.Stream), text, found=interface.Stream)
@@ -125,22 +126,30 @@ def streams(context: CaseContext) -> None:
     for each in (side, context.stream(context.indices[-1])):
         with each:
             context.same(interface.current_stream(), each, text)
-    for made in (side, context.stream()):
-        with interface.stream(made):
-            text = "stream() does not make a stream current"
-            context.same(context.current_stream(), made, text)
-        text = "stream() does not restore the current stream"
-        context.same(context.current_stream(), default, text)
-        try:
-            interface.set_stream(made)
-            text = "set_stream() does not make a stream current"
-            context.same(context.current_stream(), made, text)
-            torch.accelerator.set_stream(default)
-            interface._set_stream_by_id(made.stream_id, made.device_index, made.device_type)
-            text = "_set_stream_by_id() does not make a stream current"
-            context.same(context.current_stream(), made, text)
-        finally:
-            torch.accelerator.set_stream(default)
+    for index in sorted({context.indices[0], context.indices[-1]}):
+        with context.on(index):
+            for made in (context.stream(index), context.stream(index)):
+                _make_current(context, interface, made, f"index {index}")
+
+
+def _make_current(context: CaseContext, interface: Any, made: torch.Stream, at: str) -> None:
+    """Checks that the interface makes a stream of the current index current in each of three ways."""
+    default = torch.accelerator.current_stream()
+    with interface.stream(made):
+        text = "stream() does not make a stream current"
+        context.same(torch.accelerator.current_stream(), made, text, at=at)
+    text = "stream() does not restore the current stream"
+    context.same(torch.accelerator.current_stream(), default, text, at=at)
+    try:
+        interface.set_stream(made)
+        text = "set_stream() does not make a stream current"
+        context.same(torch.accelerator.current_stream(), made, text, at=at)
+        torch.accelerator.set_stream(default)
+        interface._set_stream_by_id(made.stream_id, made.device_index, made.device_type)
+        text = "_set_stream_by_id() does not make a stream current"
+        context.same(torch.accelerator.current_stream(), made, text, at=at)
+    finally:
+        torch.accelerator.set_stream(default)
 
 
 @cases(CLAUSE, requires={"streams", "native_handle"})
@@ -277,10 +286,12 @@ def _lasting(one: Any, other: Any) -> list[str]:
 @cases(CLAUSE)
 def compute_capability(context: CaseContext) -> None:
     """get_compute_capability(), which is part of the cache keys of compiled code, returns the same value at each
-    call."""
+    call, on the first and on the last index."""
     interface = _interface(context)
-    found = interface.get_compute_capability()
-    text = "get_compute_capability() returns neither a number nor a string"
-    context.check(isinstance(found, (int, str)), text, found=found)
-    text = "get_compute_capability() returns another value at the second call"
-    context.same(interface.get_compute_capability(), found, text)
+    for index in sorted({context.indices[0], context.indices[-1]}):
+        with context.on(index):
+            found = interface.get_compute_capability()
+            text = "get_compute_capability() returns neither a number nor a string"
+            context.check(isinstance(found, (int, str)), text, found=found, at=f"index {index}")
+            text = "get_compute_capability() returns another value at the second call"
+            context.same(interface.get_compute_capability(), found, text, at=f"index {index}")

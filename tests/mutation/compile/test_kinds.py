@@ -74,6 +74,10 @@ def test_the_fake_mutants_of_a_call_are_those_that_change_something() -> None:
         "synchronize|acts on index 0|always",
         "get_raw_stream|answers as at first|always",
         "current_stream|answers as at first|on another index than 0",
+        "_set_stream_by_id|raises an exception|on another index than 0",
+        "set_stream|does nothing|on another index than 0",
+        "stream|does nothing|on another index than 0",
+        "get_compute_capability|another each time|on another index than 0",
     ],
 )
 def test_the_cases_notice_a_mutant_of_the_device_interface(name: str) -> None:
