@@ -86,6 +86,7 @@ class OverloadSubject(Subject):
         self.main = self.sources[0]
         self.id, self.takes_conj_view = self.main.id, self.main.takes_conj_view
         self.direct = self.packet in self.main.packets
+        self.writes = bool(written_arguments(self.schema))
 
     runs_on_cpu = True
 
@@ -102,7 +103,7 @@ class OverloadSubject(Subject):
     def own_families(self) -> frozenset[str]:
         """The families of ``exceptions.toml`` that follow from the overload's schema."""
         found = super().own_families
-        return found | {"mutates.arguments"} if written_arguments(self.schema) else found
+        return found | {"mutates.arguments"} if self.writes else found
 
     def written_tensors(self, call: Any) -> frozenset[int]:
         """Returns the positions of the call's tensors to which the overload writes according to its schema."""
@@ -117,6 +118,10 @@ class OverloadSubject(Subject):
     @property
     def ufunc(self) -> str:
         return self.main.ufunc if self.direct else ""
+
+    @property
+    def restrides_in_place(self) -> bool:
+        return torch.Tag.inplace_view in self.overload.tags
 
     @property
     def pointwise(self) -> bool:
