@@ -17,7 +17,7 @@ from opinfo.compare import Arguments, tensors_of
 from opinfo.database import DATABASE
 from opinfo.samples import Sample
 from opinfo.subject import Function, Source, Subject, names_of_packet
-from opinfo.torch_private import has_kernel
+from opinfo.torch_private import has_kernel, op_names
 
 #: The most ops of torch's database whose samples are taken, and the most calls that are taken of one sample.
 _SOURCES, _OF_A_CALL = 3, 2
@@ -43,7 +43,8 @@ def overload_named(target: str) -> Any:
     names = [] if packet is None else packet.overloads()
     wanted = overload or ("default" if "default" in names else next(iter(names), ""))
     if wanted not in names:
-        known = f"; its overloads are {', '.join(names)}" if names else ""
+        near = suggestion(f"{space}::{name}", op_names(space))
+        known = f"; its overloads are {', '.join(names)}" if names else near
         raise UnknownTarget(f"'{target}': torch has no such op{known}")
     return getattr(packet, wanted)
 

@@ -214,7 +214,8 @@ def test_a_function_that_cannot_be_imported_is_a_wrong_use() -> None:
 
 
 def test_an_op_that_torch_lacks_is_a_wrong_use() -> None:
-    with pytest.raises(ConformError, match="torch has no such op") as raised:
+    says = "torch has no such op; did you mean 'aten::relu'"
+    with pytest.raises(ConformError, match=says) as raised:
         judge(right_kernels.relu, "aten::rellu")
     assert raised.value.exit_code == 4
 
