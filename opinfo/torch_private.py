@@ -92,6 +92,12 @@ def has_kernel(name: str, key: str) -> bool:
     return bool(torch._C._dispatch_has_kernel_for_dispatch_key(name, key))
 
 
+def op_names(space: str) -> list[str]:
+    """Returns the names of the ops of a library, such as ``aten::softmax``."""
+    names = {each.partition(".")[0] for each in torch._C._dispatch_get_all_op_names()}
+    return sorted(each for each in names if each.startswith(f"{space}::"))
+
+
 def composite_kernel(overload: Any, torch_type: str) -> str:
     """Returns the key of torch's composite kernel, which calls other ops, if it runs because a device type has no kernel of
     its own for an overload: ``CompositeImplicitAutograd`` or ``CompositeExplicitAutograd``; otherwise an empty text."""

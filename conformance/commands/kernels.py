@@ -111,11 +111,20 @@ def _requests(
         some = some or bool(requests)
         yield each, format_, requests
     if not some:
+        example = _example(where)
         raise formats.NoKernel(
             f"{where}: found no kernel. Expected a module that overrides aten ops with "
             "torch.library, a file with Model and ModelNew, a folder of BackendBench or "
-            "FlashInfer-Bench, or FILE.py:FUNCTION with --as or --reference"
+            f"FlashInfer-Bench, or FILE.py:FUNCTION with --as or --reference{example}"
         )
+
+
+def _example(path: Path) -> str:
+    """Returns an example of how to name a function of a file; an empty string if the file defines none."""
+    from conformance.kernels.formats.python_file import functions_in
+
+    names = [each for each in functions_in(path) if not each.startswith("_")]
+    return f", for example {path}:{names[0]} --as OP" if names else ""
 
 
 # -- what is printed

@@ -20,6 +20,7 @@ from opinfo.compare import Wrong
 from opinfo.exceptions import Exceptions
 from opinfo.layouts import CONTIGUOUS, uniform
 from opinfo.samples import Sample, Traits
+from opinfo.subject import Subject
 
 GUARD_PAGES = "kernel.guard_pages"
 
@@ -27,12 +28,24 @@ GUARD_PAGES = "kernel.guard_pages"
 #: on record.
 _LEFT_OUT = frozenset({"layout.type_promotion", "precision.budget", "layout.fp32_precision"})
 
+#: The families of ops that write to their arguments.
+WRITING = frozenset({"mutates.self", "mutates.arguments"})
+
 #: The most samples that are laid beside inaccessible pages.
 _PAGED = 12
 
 
-def checks_of(request: Request, marks: Marks) -> tuple[OpCheck, ...]:
-    """Returns the checks that are made of the kernel of a request."""
+#: Clauses that are not judged for a kernel that changes the sizes or strides of its first argument, because their checks
+#: make several calls with the same tensors; and those for a kernel that writes to its arguments, because their checks make
+#: calls of the op that returns its results, or give other sizes to the operands alone.
+_LEFT_OUT_OF_VIEWS = frozenset({"layout.determinism"})
+_LEFT_OUT_OF_WRITING = frozenset({"layout.as_strided", "precision.exact_sums"})
+
+
+def checks_of(request: Request, base: Subject, marks: Marks) -> tuple[OpCheck, ...]:
+    """Returns the checks that are made of the kernel of a request. ``base`` is the op or function that it replaces."""
+    left_out = _LEFT_OUT | (_LEFT_OUT_OF_VIEWS if base.restrides_in_place else frozenset())
+    left_out |= _LEFT_OUT_OF_WRITING if base.own_families & WRITING else frozenset()
 
     def check_stale_results(ctx: OpContext) -> None:
         with Spreading(marks):
@@ -40,7 +53,7 @@ def checks_of(request: Request, marks: Marks) -> tuple[OpCheck, ...]:
 
     found = []
     for check in (*layout.SUITE.op_checks, *precision.SUITE.op_checks):
-        if check.clause in _LEFT_OUT:
+        if check.clause in left_out:
             continue
         if check.clause == "layout.output_strides" and not request.strides:
             continue

@@ -165,7 +165,7 @@ class Judge:
     ) -> list[CellRecord]:
         known, subject = exceptions(), KernelSubject(base, exchange, self.request)
         traits = probe(subject, dtype, samples, known)
-        checks = checks_of(self.request, exchange.marks)
+        checks = checks_of(self.request, base, exchange.marks)
         clauses = list(clauses_of(checks, traits, known, subject.names))
         recorder = Recorder(subject.id, dtype, clauses)
         strides = StrideReference("cpu", None)

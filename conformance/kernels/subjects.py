@@ -127,6 +127,10 @@ class KernelSubject(Subject):
         return self.base.pointwise
 
     @property
+    def restrides_in_place(self) -> bool:
+        return self.base.restrides_in_place
+
+    @property
     def declares_view(self) -> bool:
         return self.base.declares_view
 
@@ -183,10 +187,17 @@ def _further(
     """Yields samples of the axes that plans leave out, made from those of ``samples`` that no axis made."""
     drawn = [each for each in samples if not each.axis]
     for each in further_samples(base, dtype, drawn):
-        if {dtype_name(t.dtype) for t in each.tensors} <= {*_declared(dtype)} and _usable(
-            base, each
-        ):
+        declared = {dtype_name(t.dtype) for t in each.tensors} <= {*_declared(dtype)}
+        if declared and _usable(base, each) and _fits_targets(base, each):
             yield each if request.layouts else replace(each, layouts=("contiguous",))
+
+
+def _fits_targets(base: Subject, sample: Sample) -> bool:
+    """Returns True if a call changes the size of no tensor that it writes to. The memory of a kernel's arguments cannot
+    grow."""
+    answer = value_answer(base.reference, sample.call.on, sample.tensors, mutates=True)
+    written = base.written_tensors(sample.call)
+    return all(answer.after[place].shape == sample.tensors[place].shape for place in written)
 
 
 def _planned(base: Subject, request: Request, dtype: str) -> Iterator[Sample]:

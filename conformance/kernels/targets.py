@@ -17,7 +17,7 @@ from opinfo.compare import Arguments, tensors_of
 from opinfo.database import DATABASE
 from opinfo.samples import Sample
 from opinfo.subject import Function, Source, Subject, names_of_packet
-from opinfo.torch_private import has_kernel
+from opinfo.torch_private import has_kernel, op_names
 
 #: The most ops of torch's database whose samples are taken, and the most calls that are taken of one sample.
 _SOURCES, _OF_A_CALL = 3, 2
@@ -43,7 +43,8 @@ def overload_named(target: str) -> Any:
     names = [] if packet is None else packet.overloads()
     wanted = overload or ("default" if "default" in names else next(iter(names), ""))
     if wanted not in names:
-        known = f"; its overloads are {', '.join(names)}" if names else ""
+        near = suggestion(f"{space}::{name}", op_names(space))
+        known = f"; its overloads are {', '.join(names)}" if names else near
         raise UnknownTarget(f"'{target}': torch has no such op{known}")
     return getattr(packet, wanted)
 
@@ -86,6 +87,7 @@ class OverloadSubject(Subject):
         self.main = self.sources[0]
         self.id, self.takes_conj_view = self.main.id, self.main.takes_conj_view
         self.direct = self.packet in self.main.packets
+        self.writes = bool(written_arguments(self.schema))
 
     runs_on_cpu = True
 
@@ -102,7 +104,7 @@ class OverloadSubject(Subject):
     def own_families(self) -> frozenset[str]:
         """The families of ``exceptions.toml`` that follow from the overload's schema."""
         found = super().own_families
-        return found | {"mutates.arguments"} if written_arguments(self.schema) else found
+        return found | {"mutates.arguments"} if self.writes else found
 
     def written_tensors(self, call: Any) -> frozenset[int]:
         """Returns the positions of the call's tensors to which the overload writes according to its schema."""
@@ -117,6 +119,10 @@ class OverloadSubject(Subject):
     @property
     def ufunc(self) -> str:
         return self.main.ufunc if self.direct else ""
+
+    @property
+    def restrides_in_place(self) -> bool:
+        return torch.Tag.inplace_view in self.overload.tags
 
     @property
     def pointwise(self) -> bool:

@@ -27,7 +27,14 @@ from conformance.kernels.zygote import zygote
 from devices.errors import ConformError
 from opinfo.compare import replace_tensors, tensors_of
 from opinfo.samples import draw
-from tests.kernels import accumulating, custom_ops, public_bugs, references, refusing
+from tests.kernels import (
+    accumulating,
+    custom_ops,
+    passing_on,
+    public_bugs,
+    references,
+    refusing,
+)
 from tests.kernels import right as right_kernels
 from tests.kernels import wrong as wrong_kernels
 from tests.kernels.entries import Entry
@@ -75,6 +82,13 @@ def test_a_wrong_kernel_fails_for_its_reason(name: str) -> None:
 def test_a_kernel_with_the_fault_of_a_public_report_fails_for_its_reason(name: str) -> None:
     entry = public_bugs.public.entries[name]
     assert entry.checks <= {each.check for each in judged(entry).faults}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", passing_on.passing_on.entries)
+def test_the_op_itself_only_delegates(name: str) -> None:
+    entry = passing_on.passing_on.entries[name]
+    assert {each.check for each in judged(entry).faults} == entry.checks
 
 
 @pytest.mark.parametrize("name", WRONG)
@@ -200,7 +214,8 @@ def test_a_function_that_cannot_be_imported_is_a_wrong_use() -> None:
 
 
 def test_an_op_that_torch_lacks_is_a_wrong_use() -> None:
-    with pytest.raises(ConformError, match="torch has no such op") as raised:
+    says = "torch has no such op; did you mean 'aten::relu'"
+    with pytest.raises(ConformError, match=says) as raised:
         judge(right_kernels.relu, "aten::rellu")
     assert raised.value.exit_code == 4
 

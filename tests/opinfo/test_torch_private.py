@@ -6,6 +6,7 @@ import subprocess
 import sys
 from typing import Any
 
+import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -130,3 +131,33 @@ def test_composite_ops_reach_no_kernel() -> None:
     assert private.is_composite("aten::linear") and private.is_composite("aten::to.dtype")
     for name in ("aten::addmm", "aten::relu", "aten::t", "aten::zeros", "no::such_op"):
         assert not private.is_composite(name), name
+
+
+@pytest.mark.slow
+def test_a_record_has_the_ops_of_all_threads_and_says_that_it_was_switched_off() -> None:
+    """In a process of its own, as torch's profiler cannot be used after a fork of a process that used it."""
+    code = """
+import threading, torch
+from opinfo.torch_private import OpRecord, quiet_kineto
+quiet_kineto()
+record, x = OpRecord(), torch.ones(3)
+record.start()
+x.softmax(0)
+thread = threading.Thread(target=x.cos)
+thread.start()
+thread.join()
+events = record.stop()
+print(sorted((e.name, *(c.name for c in e.children)) for e in events))
+record.start()
+torch.autograd._disable_profiler()
+print(record.stop())
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    first, second = done.stdout.splitlines()
+    assert first == "[('aten::cos',), ('aten::softmax', 'aten::_softmax')]", done.stderr
+    assert second == "None"
+
+
+def test_ops_of_a_library_are_listed() -> None:
+    found = private.op_names("aten")
+    assert {"aten::softmax", "aten::relu_"} <= {*found} and all("." not in each for each in found)

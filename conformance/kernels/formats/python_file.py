@@ -36,6 +36,14 @@ def names_in(path: Path) -> frozenset[str]:
     return frozenset(found)
 
 
+def functions_in(path: Path) -> list[str]:
+    """Returns the names of the functions that a file defines at module level, in their order; an empty list if the path is
+    no Python file."""
+    if path.suffix != ".py" or not path.is_file():
+        return []
+    return [each.name for each in tree_of(path).body if isinstance(each, ast.FunctionDef)]
+
+
 def attributes_in(path: Path) -> frozenset[str]:
     """Returns the names of all attributes, variables and functions that a file uses."""
     if path.suffix != ".py" or not path.is_file():
