@@ -57,6 +57,11 @@ def test_operands_that_are_not_strided_have_no_facts_that_options_could_meet(op:
     assert all(taken(sample) for sample in made(op) if sample.axis == "options")
 
 
+def test_no_middle_size_is_asked_for_where_the_result_grows_with_its_square() -> None:
+    """Pairs of 65,539 elements would fill the memory."""
+    assert [s for s in made("combinations") if s.axis == "middle"] == []
+
+
 # -- the table
 
 
