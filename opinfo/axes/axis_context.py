@@ -417,16 +417,19 @@ class Basis:
                 return False
         return True
 
-    def is_reliable(self, call: Arguments, *, steady: bool, settled: bool) -> bool:
-        """Returns True if the CPU accepts a call with results and, if asked for, the result is steady and settled; see
-        :meth:`steady` and :meth:`settled`. The answer to all of these is cached."""
+    def is_reliable(
+        self, call: Arguments, *, steady: bool, settled: bool, first: Callable[[], bool]
+    ) -> bool:
+        """Returns True if ``first()`` is true, the CPU accepts a call with results and, if asked for, the result is steady
+        and settled; see :meth:`steady` and :meth:`settled`. The answer to all of these is cached."""
         if settled and "axes.unsettled" in self.families:
             return False
         if "axes.pairs" in self.families and not _paired(call):
             return False
         return self.decisions.decide(
             lambda: (
-                any(t.numel() for t in self.answer(call) or ())
+                first()
+                and any(t.numel() for t in self.answer(call) or ())
                 and self._takes(call)
                 and not (steady and not self._stays(call))
                 and not (settled and not self._settles(call))

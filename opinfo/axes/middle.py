@@ -21,8 +21,9 @@ _ROWS, _WIDTHS = 65_539, (None, 3, 2, 1)
 _TERMS, _HEIGHTS = 10_007, (3, 2, 1)
 #: More than half a million terms, for ops that read a row as a whole.
 _LONG = 2**19 - 21
-#: An extent that no other dimension has.
-_UNUSUAL = 37
+#: Small sizes, which show how the result grows; no other dimension has the first of them.
+_SMALL = (37, 257)
+_UNUSUAL = _SMALL[0]
 _BY_ROWS = ("reduction", "scan", "sort", "softmax")
 _DTYPES = ("float32", "complex64", "bfloat16")
 
@@ -87,7 +88,8 @@ def _grown(basis: Basis, pick: _Pick, size: int, others: Sequence[int | None]) -
         groups = [group for group, _ in groups_of(basis, base) if group != grown]
         for other in others:
             call = _sized(basis, base, grown, size, groups, other)
-            if call is not None and _takes(basis, call):
+            small = [_sized(basis, base, grown, each, groups, other) for each in _SMALL]
+            if call is not None and _takes(basis, call, [each for each in small if each]):
                 yield base, call
                 break
 
@@ -121,12 +123,18 @@ def _fits(base: Sample, grown: frozenset[Any], size: int) -> bool:
     )
 
 
-def _takes(basis: Basis, call: Arguments) -> bool:
+def _takes(basis: Basis, call: Arguments, small: Sequence[Arguments]) -> bool:
     """Returns True if the CPU accepts a call and its result is reliable. In 16 bits and for complex numbers, it must equal
-    the result in float64, because sums need not be exact."""
+    the result in float64, because sums need not be exact. ``small`` are calls with the sizes ``_SMALL`` in place of the
+    large one: if their results show that the result grows with the square of the size, the call is not made."""
     norm = op_family(basis.subject.id, basis.subject.ufunc) == "norm"
     wide = basis.dtype != "float32"
-    return basis.is_reliable(call, steady=norm or wide, settled=wide)
+
+    def is_linear() -> bool:
+        held = [sum(t.numel() for t in basis.answer(each) or ()) for each in small]
+        return len(held) == 2 and 0 < held[1] * _SMALL[0] <= 2 * held[0] * _SMALL[1]
+
+    return basis.is_reliable(call, steady=norm or wide, settled=wide, first=is_linear)
 
 
 MIDDLE = Axis(

@@ -270,6 +270,8 @@ def _operand_facts(basis: Basis, call: Arguments) -> list[Fact]:
     tensors = call.tensors
     found = [f"{len(tensors)} tensors"]
     for place, each in enumerate(tensors):
+        if each.layout != torch.strided:
+            continue
         if not each.dim() and len(tensors) > 1:
             found.append(f"0-d {place}")
         if each.is_floating_point() and each.numel() <= _SMALL and bool(each.isnan().any()):

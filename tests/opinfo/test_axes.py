@@ -52,6 +52,16 @@ def test_of_what_is_only_moved_one_element_in_fifty_is_zero(op: str) -> None:
     assert 0.015 < float((found == 0).double().mean()) < 0.025 and bool((found < 0).any())
 
 
+@pytest.mark.parametrize("op", ["sparse.sampled_addmm", "sparse.mm.reduce"])
+def test_operands_that_are_not_strided_have_no_facts_that_options_could_meet(op: str) -> None:
+    assert all(taken(sample) for sample in made(op) if sample.axis == "options")
+
+
+def test_no_middle_size_is_asked_for_where_the_result_grows_with_its_square() -> None:
+    """Pairs of 65,539 elements would fill the memory."""
+    assert [s for s in made("combinations") if s.axis == "middle"] == []
+
+
 # -- the table
 
 
