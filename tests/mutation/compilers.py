@@ -119,6 +119,8 @@ NEVER_MET: Final = {
     "addmm": ("some operand has rank 3 or more", "no operand has rank 2 or more"),
     "convolution": ("no operand has rank 2 or more",),
 }
+#: Ops of one tensor.
+ONE_OPERAND: Final = ("sum", "exp", "clone", "view")
 #: Ops of integers, which no backward graph has: not even one that computes results again, since no gradient needs them.
 FORWARD_ONLY: Final = ("bitwise_left_shift",)
 
@@ -135,6 +137,9 @@ class Spec(NamedTuple):
         """Whether some program can have a graph with the mutated code and operands that meet the condition."""
         if self.condition in NEVER_MET.get(self.detail, ()):
             return False
+        if self.kind.startswith("read") and self.detail in ONE_OPERAND:
+            if self.condition == "some operand has no elements":  # which has nothing to misread
+                return False
         return self.part != "backward" or self.detail not in FORWARD_ONLY
 
 
