@@ -137,9 +137,9 @@ class Spec(NamedTuple):
         """Whether some program can have a graph with the mutated code and operands that meet the condition."""
         if self.condition in NEVER_MET.get(self.detail, ()):
             return False
-        if self.kind.startswith("read") and self.detail in ONE_OPERAND:
-            if self.condition == "some operand has no elements":  # which has nothing to misread
-                return False
+        alone = self.kind.startswith("read") and self.detail in ONE_OPERAND
+        if alone and self.condition == "some operand has no elements":  # nothing to misread
+            return False
         return self.part != "backward" or self.detail not in FORWARD_ONLY
 
 
