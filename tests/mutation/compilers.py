@@ -119,6 +119,8 @@ NEVER_MET: Final = {
     "addmm": ("some operand has rank 3 or more", "no operand has rank 2 or more"),
     "convolution": ("no operand has rank 2 or more",),
 }
+#: Ops of one tensor.
+ONE_OPERAND: Final = ("sum", "exp", "clone", "view")
 #: Ops of integers, which no backward graph has: not even one that computes results again, since no gradient needs them.
 FORWARD_ONLY: Final = ("bitwise_left_shift",)
 
@@ -134,6 +136,9 @@ class Spec(NamedTuple):
     def can_strike(self) -> bool:
         """Whether some program can have a graph with the mutated code and operands that meet the condition."""
         if self.condition in NEVER_MET.get(self.detail, ()):
+            return False
+        alone = self.kind.startswith("read") and self.detail in ONE_OPERAND
+        if alone and self.condition == "some operand has no elements":  # nothing to misread
             return False
         return self.part != "backward" or self.detail not in FORWARD_ONLY
 

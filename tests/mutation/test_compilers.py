@@ -26,6 +26,9 @@ def test_no_mutant_is_drawn_that_no_program_can_run() -> None:
     assert all(spec.can_strike() for spec in found)
     assert not Spec("rounded", "mm", "all", "some operand has rank 3 or more").can_strike()
     assert not Spec("exchanged", "bitwise_left_shift", "backward", "always").can_strike()
+    assert not Spec(
+        "read as contiguous", "view", "all", "some operand has no elements"
+    ).can_strike()
     assert Spec("rounded", "mm", "backward", "some operand has no elements").can_strike()
 
 
