@@ -14,7 +14,6 @@ import torch
 
 from opinfo.axes.axis_context import MOST, Axis, Basis, Variations, asking
 from opinfo.axes.shapes import MAIN
-from opinfo.catalog import catalogue
 from opinfo.compare import Arguments, difference, replace_tensors, tensors_of
 from opinfo.samples import Sample
 
@@ -138,7 +137,9 @@ def _operands(basis: Basis) -> Variations:
         if len(args) < 2 or not all(isinstance(each, torch.Tensor) for each in args[:2]):
             continue
         first, number = basis.fill(base, 0, MAIN), basis.pool(base, 1)[0]
-        if basis.subject.takes_python_scalar and f"__r{basis.subject.id}__" not in catalogue():
+        if basis.subject.takes_python_scalar and not hasattr(
+            torch.Tensor, f"__r{basis.subject.id}__"
+        ):
             ahead = Arguments(
                 (basis.pool(base, 0)[0].item(), basis.fill(base, 1, MAIN), *args[2:]),
                 dict(base.call.kwargs),
