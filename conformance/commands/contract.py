@@ -156,6 +156,7 @@ def _listed(names: list[str]) -> str:
     """Returns the names as a TOML list, which is wrapped if it has four or more names."""
     if len(names) < 4:
         return json.dumps(names)
-    text = " ".join(f"{json.dumps(name)}," for name in names)
+    # No line ends within a name, such as "@2^24 bytes, into columns".
+    text = " ".join(f"{json.dumps(name)},".replace(" ", "\0") for name in names)
     lines = TextWrapper(100, "  ", "  ", break_long_words=False, break_on_hyphens=False)
-    return f"[\n{lines.fill(text)}\n]"
+    return f"[\n{lines.fill(text)}\n]".replace("\0", " ")

@@ -7,10 +7,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from conformance.commands.contract import _listed
 from conformance.contract import load
 from conformance.contract.levels import Level, blocks, levels, ranges, read_level, stated
 from devices.cell import CellKey
 from devices.errors import ConformError
+from devices.files import tomllib
 from reports.gate import levels_of
 from reports.model import PlanDocument, Run, RunError, checked_plan
 from tests.reports.builders import ADD, CELLS, PROVENANCE, failed, plan_document, results
@@ -118,3 +120,8 @@ def test_claims_beyond_the_plan_are_refused(planned: list[tuple[int, int]]) -> N
 def test_places_become_ranges() -> None:
     assert ranges([0, 1, 2, 5, 7, 8]) == [(0, 3), (5, 1), (7, 2)]
     assert ranges([]) == []
+
+
+def test_a_name_with_blanks_stays_on_one_line() -> None:
+    names = [f"@2^{bits} bytes, into columns" for bits in range(9)]
+    assert tomllib.loads(f"x = {_listed(names)}")["x"] == names
