@@ -335,7 +335,7 @@ def _signals_held() -> Iterator[None]:
 
 
 def _progress(done: int, took: float) -> str:
-    """Returns a part of a sentence about a run of which ``done`` percent took so many seconds."""
+    """Returns a part of a sentence about a run of which ``done`` percent took ``took`` seconds."""
     if not done:
         return "less than 1 % is done; an estimate follows"
     return f"{done} % is done; about {took * (100 - done) / done:.0f} s left"

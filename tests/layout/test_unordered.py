@@ -52,9 +52,9 @@ def test_another_order_passes(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "change",
     [
-        pytest.param(lambda values: values.flip(-1) * 1.001, id="all are off"),
+        pytest.param(lambda values: values.flip(-1) * 1.001, id="all are off", marks=pytest.mark.slow),
         pytest.param(lambda values: values.flip(-1).index_fill(-1, _first(values), 0.5), id="one is another"),
-        pytest.param(lambda values: values.select(-1, 0).unsqueeze(-1).expand_as(values).clone(), id="one is repeated"),
+        pytest.param(lambda values: values.select(-1, 0).unsqueeze(-1).expand_as(values).clone(), id="one is repeated", marks=pytest.mark.slow),
     ],
 )  # fmt: skip
 def test_another_eigenvalue_fails(

@@ -55,7 +55,7 @@ class Expected:
 
     tolerances: ClassVar[dict[str, tuple[float, float]]] = {"float32": (1e-5, 1e-6)}
     named = process = None
-    roundings, free, conditioned = 0.0, False, False
+    roundings, free, conditioned, unordered = 0.0, False, False, False
 
     def __init__(self, sample: Sample, function: Callable[..., Any], written: tuple[int, ...] = ()):
         values = [each.clone() for each in sample.tensors]
