@@ -351,7 +351,7 @@ def test_operands_are_broadcast_both_ways() -> None:
         ("nn.functional.layer_norm", 1025),
         ("nn.functional.max_pool2d", 257),
         ("nn.functional.conv2d", 257),
-        ("nn.functional.scaled_dot_product_attention", 257),
+        pytest.param("nn.functional.scaled_dot_product_attention", 257, marks=pytest.mark.slow),
         ("index_select", 1025),
     ],
 )
