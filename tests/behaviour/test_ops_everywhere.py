@@ -84,3 +84,52 @@ def test_each_op_of_a_family_shows_its_operands() -> None:
         one, other = (operands(torch.Generator().manual_seed(seed)) for seed in (0, 1))
         for name, op in ops.items():
             assert not torch.equal(op(*one), op(*other)), name
+
+
+def _unless(available: Callable[[], bool], op: Callable[..., Any]) -> Callable[..., Any]:
+    """An op of a device that implements it only in some places. The operands of the reference are float64."""
+
+    def partial(*operands: torch.Tensor) -> Any:
+        if operands[0].dtype != torch.float64 and not available():
+            raise NotImplementedError("no such kernel")
+        return op(*operands)
+
+    return partial
+
+
+def _copies(monkeypatch: pytest.MonkeyPatch, available: Callable[[], bool], *names: str) -> None:
+    operands, ops = FAMILIES["copies"]
+    fewer = {n: _unless(available, op) if n in names else op for n, op in ops.items()}
+    monkeypatch.setitem(FAMILIES, "copies", (operands, fewer))
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        pytest.param(("device.placement", "copies_in_threads", "cpu"), id="threads"),
+        pytest.param(
+            ("device.placement", "copies_on_each_index", "simulated"),
+            id="index",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            ("streams.in_order", "copies_on_a_stream", "simulated"),
+            id="stream",
+            marks=pytest.mark.slow,
+        ),
+    ],
+)
+def test_a_device_without_the_ops_of_a_family_passes_nothing(
+    case: tuple[str, str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _copies(monkeypatch, lambda: False, *FAMILIES["copies"][1])
+    found = tried(*case)
+    assert found.refused is not None
+    assert "implements none of these ops: cat" in found.refused
+    assert not found.passes
+
+
+def test_an_op_that_one_thread_alone_implements_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    _copies(monkeypatch, lambda: threading.current_thread() is MAIN, "cat")
+    failure = tried("device.placement", "copies_in_threads").failure
+    assert "other ops are implemented in one of two new threads" in str(failure)

@@ -179,9 +179,15 @@ def ops_of(family: str) -> Iterator[tuple[str, Callable[..., torch.Tensor]]]:
     yield from FAMILIES[family][1].items()
 
 
+def none_implemented(family: str) -> str:
+    """Returns the message for a device that implements no op of a family."""
+    return f"the device implements none of these ops: {', '.join(FAMILIES[family][1])}"
+
+
 def wanted(op: Callable[..., torch.Tensor], operands: list[torch.Tensor]) -> torch.Tensor:
     """Returns the CPU's result in float64."""
-    return op(*(each.double() if each.is_floating_point() else each for each in operands))
+    wide = [each.double() if each.is_floating_point() else each for each in operands]
+    return op(*wide)
 
 
 def accepted_error(want: torch.Tensor) -> float:
