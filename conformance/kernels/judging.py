@@ -388,8 +388,9 @@ def replaced_ops(base: Subject, samples: list[Sample]) -> frozenset[str]:
         with torch.no_grad(), _Ops() as ops:
             base.reference(*args, **dict(kwargs))
         used.add(frozenset(ops.computing))
-    single = [each for each in used if len(each) == 1]
-    return frozenset(names).union(*(single if len(single) == len(used) else ()))
+    if all(len(each) == 1 for each in used):
+        names.update(*used)
+    return frozenset(names)
 
 
 def draws(base: Subject, samples: list[Sample]) -> bool:

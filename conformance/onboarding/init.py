@@ -247,7 +247,8 @@ def _writing(path: Path) -> Iterator[None]:
 
 def _run(options: InitOptions, which: int, until: float | None, say: Say) -> Run:
     """Runs the plan ``quick`` in a subprocess and returns the run. The first run expects no failures; the other runs
-    expect those in the drafted manifest. Raises Interrupted if the run has not ended when the clock shows ``until``."""
+    expect those in the drafted manifest. Raises Interrupted if the run is still going at ``until``, a time of
+    the monotonic clock."""
     results = (options.folder / _RUNS / f"run-{which}").absolute()
     log, begun = results.with_suffix(".log"), (results / PROGRESS_FILE).exists()
     expectations = "none" if which == 1 else str(options.draft.absolute())

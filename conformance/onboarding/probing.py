@@ -1,9 +1,9 @@
 """Probes that find out which capabilities and dtypes of a device work.
 
 A probe calls the API of a capability and examines the result. Constructing an object is not enough: on a CPU-only build
-``torch.Stream()`` succeeds. An API that reports that it is not available, or raises what torch raises for features that a
-backend has not registered, counts as absent. An API that raises something else, or ends the process, counts as broken.
-An API with an impossible result counts as present, and the probe raises Wrong. A probe is not a check: only the suite
+``torch.Stream()`` succeeds. An API is absent if it says that it is not available, or raises NotImplementedError or one of
+torch's own errors for missing features. It is broken if it raises any other error or ends the process. An API with an
+impossible result counts as present, and the probe raises Wrong. A probe is not a check: only the suite
 decides whether the device fulfils a clause.
 """
 
@@ -38,7 +38,7 @@ from devices.errors import in_a_line
 from opinfo.device import Device, has_pointers, has_storage, has_strides
 from opinfo.torch_private import kineto_events, quiet_kineto
 
-#: What torch raises if a backend has not registered a feature, in the places where it does not raise NotImplementedError.
+#: The messages of torch's own errors for features that a backend lacks, where they are not NotImplementedError.
 _NOT_REGISTERED: Final = (
     r"^Backend doesn[`'´]t support ",  # c10/core/impl/DeviceGuardImplInterface.h, ATen/detail/AcceleratorHooksInterface.h
     r"^device_allocator INTERNAL ASSERT FAILED",  # c10/core/CachingDeviceAllocator.h

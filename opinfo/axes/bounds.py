@@ -52,8 +52,8 @@ def _bounds(basis: Basis) -> Variations:
 
 
 def _rounded(basis: Basis, call: Arguments) -> Arguments:
-    """Returns a call whose fractions are multiples of 1/8. In float64, a number that a dtype does not hold exactly is no
-    longer equal to the element that it was rounded to."""
+    """Returns a call whose fractions are multiples of 1/8. Every dtype holds these numbers
+    exactly, so that an element that equals a bound still equals it in float64."""
 
     def exact(value: Any) -> Any:
         if not isinstance(value, float) or not _LEAST <= abs(value) <= _MOST:

@@ -119,7 +119,7 @@ def write(
     suspects = suspect_causes(series, site.axes)
     shared = {
         "root": "",
-        "is_suspect": lambda each, cause: (each.slug, str(cause.example)) in suspects,
+        "is_suspect": lambda each, cause: (each.slug, cause.example) in suspects,
         "site_title": title,
         "built": now.strftime("%Y-%m-%d %H:%M UTC"),
         "lacking": lacking,

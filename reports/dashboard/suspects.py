@@ -55,12 +55,14 @@ def suspect_cells(series: Iterable[Series], axes: dict[str, Axis]) -> frozenset[
     )
 
 
-def suspect_causes(series: Sequence[Series], axes: dict[str, Axis]) -> frozenset[tuple[str, str]]:
+def suspect_causes(
+    series: Sequence[Series], axes: dict[str, Axis]
+) -> frozenset[tuple[str, CellKey]]:
     """Returns the causes all of whose cells fail on every device of the site: each with the slug of its device and the
     cell that its page shows first."""
     cells = suspect_cells(series, axes)
     return frozenset(
-        (each.slug, str(cause.example))
+        (each.slug, cause.example)
         for each in series
         for places in [list(keys(axes[each.latest.axis])) if cells else []]
         for cause in each.latest.causes

@@ -21,17 +21,9 @@ from opinfo.samples import Sample, Traits, choose, probe
 EQUAL, META = "compile.eager_equals_compiled", "compile.meta_agrees"
 
 
-def record_of(
-    clause: str,
-    op: str,
-    dtype: str = "float32",
-    *,
-    device: str = "cpu",
-    variant: str = WHOLE,
-    guard: Guard = UNWATCHED,
-) -> CellRecord:
-    """The cell of an op."""
-    context = context_of(clause, op, dtype, device=device, variant=variant, guard=guard)
+def record_of(clause: str, op: str, dtype: str = "float32", **given: Any) -> CellRecord:
+    """The cell of an op, in a context with what is ``given``."""
+    context = context_of(clause, op, dtype, **given)
     run_checks(context, SUITE.op_checks)
     return context.recorder.cells[clause]
 

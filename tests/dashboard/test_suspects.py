@@ -74,7 +74,7 @@ def test_a_cause_is_suspect_if_all_of_its_cells_are(tmp_path: Path) -> None:
     build(runs, tmp_path / "site", Options(now=NOW, jobs=1))
     site = open_site(tmp_path / "site", fresh=False)
     found = suspect_causes(series_of(site.runs.values()), site.axes)
-    assert found == {("alpha-quick", str(EVERYWHERE))}
+    assert found == {("alpha-quick", EVERYWHERE)}
 
 
 @pytest.mark.slow

@@ -307,7 +307,7 @@ def _with_target() -> tuple[Any, ...]:
 def adds_to_its_target(
     a: torch.Tensor, b: torch.Tensor, *, alpha: Any = 1, out: torch.Tensor
 ) -> torch.Tensor:
-    """Accumulates into memory that it has not set to zero."""
+    """Adds to the old contents of ``out``."""
     return out.sub_(-right.add(a, b, alpha=alpha))
 
 

@@ -9,18 +9,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
-from random import Random
 from typing import Any, Final, NamedTuple
 from unittest import mock
 
 import torch
 from torch import fx
 
-from conformance import contract
-from conformance.checks.cases.cases import BehaviourCase, not_here
-from conformance.suites import planned_cases
+from conformance.checks.cases.cases import BehaviourCase
 from conformance.suites.compile import exported_programs
 from devices.cell import Outcome
+from tests.mutation.compile.listing import all_in_turn, cases_of
 from tests.mutation.compile.trial import Counted, Plant, attempt
 from tests.mutation.compiled_probe import Answer
 from tests.mutation.items import device, is_refused
@@ -161,11 +159,8 @@ class Spec(NamedTuple):
 
 def names(seed: int, count: int) -> list[str]:
     """Mutants 0 to count - 1: all of them in an order drawn from the seed, then all again."""
-    rng, found = Random(f"{FAMILY} {seed}"), list[str]()
-    while len(found) < count:
-        known = ["|".join((s, e)) for s in STEPS for e in EFFECTS if e not in _NEVER.get(s, ())]
-        found += rng.sample(known, len(known))
-    return found[:count]
+    known = ["|".join((s, e)) for s in STEPS for e in EFFECTS if e not in _NEVER.get(s, ())]
+    return all_in_turn(FAMILY, known, seed, count)
 
 
 @contextmanager
@@ -190,14 +185,7 @@ def planted(spec: Spec, sham: bool) -> Iterator[Counted]:
 @cache
 def cases() -> tuple[BehaviourCase, ...]:
     """The cases of exported programs, those of plan quick first."""
-    capabilities = device().descriptor.capabilities
-    found: dict[str, BehaviourCase] = {}
-    for more in (False, True):
-        for case in planned_cases(contract.load(), more=more, whole=False):
-            here = not not_here(case, capabilities, 2) and not case.own_process
-            if case.clause == exported_programs.CLAUSE and here:
-                found.setdefault(case.id, case)
-    return tuple(found.values())
+    return cases_of(exported_programs.CLAUSE, device(), indices=2)
 
 
 def outcome(case: BehaviourCase) -> Outcome:

@@ -14,12 +14,11 @@ from unittest import mock
 
 import torch
 
-from conformance import contract
 from conformance.checks.behaviour.compiler import device_interface
-from conformance.checks.cases.cases import BehaviourCase, not_here
-from conformance.suites import planned_cases
+from conformance.checks.cases.cases import BehaviourCase
 from conformance.suites.compile.device_interface import CLAUSE
 from devices.cell import Outcome
+from tests.mutation.compile.listing import cases_of
 from tests.mutation.compile.trial import Counted, Plant, attempt
 from tests.mutation.compiled_probe import Answer
 from tests.mutation.items import device, is_refused
@@ -176,12 +175,7 @@ def planted(spec: Spec, sham: bool) -> Iterator[Counted]:
 @cache
 def cases() -> tuple[BehaviourCase, ...]:
     """The cases of the device interface."""
-    capabilities = device().descriptor.capabilities
-    return tuple(
-        case
-        for case in planned_cases(contract.load(), more=True, whole=False)
-        if case.clause == CLAUSE and not not_here(case, capabilities, 2) and not case.own_process
-    )
+    return cases_of(CLAUSE, device(), indices=2)
 
 
 def outcome(case: BehaviourCase) -> Outcome:

@@ -18,6 +18,7 @@ from unittest import mock
 import torch
 
 from tests.mutation import compilers
+from tests.mutation.compile.listing import all_in_turn
 from tests.mutation.compile.reach_table import reaching
 from tests.mutation.compile.trial import Counted, attempt
 from tests.mutation.compiled_probe import compare
@@ -120,11 +121,8 @@ class Spec(NamedTuple):
 
 def names(seed: int, count: int) -> list[str]:
     """Mutants 0 to count - 1: all of them in an order drawn from the seed, then all again."""
-    rng, found = Random(f"{FAMILY} {seed}"), list[str]()
     known = ["|".join((wrapper, effect)) for wrapper, own in EDITS.items() for effect in own]
-    while len(found) < count:
-        found += rng.sample(known, len(known))
-    return found[:count]
+    return all_in_turn(FAMILY, known, seed, count)
 
 
 @contextmanager

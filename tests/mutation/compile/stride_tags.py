@@ -9,19 +9,17 @@ import importlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
-from random import Random
 from typing import Any, Final, NamedTuple
 from unittest import mock
 
-from conformance import contract
-from conformance.checks.cases.cases import BehaviourCase, not_here
+from conformance.checks.cases.cases import BehaviourCase
 from conformance.checks.cases.processes import DeviceLocator
 from conformance.checks.cases.run_case import run_case
 from conformance.checks.cells import CellRecord
-from conformance.suites import planned_cases
 from devices import registry
 from devices.cell import Outcome
 from opinfo.device import Device, open_device
+from tests.mutation.compile.listing import all_in_turn, cases_of
 from tests.mutation.compile.trial import Counted, Plant, attempt
 from tests.mutation.compiled_probe import Answer
 from tests.mutation.kernels import Result
@@ -53,11 +51,8 @@ class Spec(NamedTuple):
 
 def names(seed: int, count: int) -> list[str]:
     """Mutants 0 to count - 1: all of them in an order drawn from the seed, then all again."""
-    rng, found = Random(f"{FAMILY} {seed}"), list[str]()
     known = ["|".join((tag, other)) for tag, others in WEAKER.items() for other in others]
-    while len(found) < count:
-        found += rng.sample(known, len(known))
-    return found[:count]
+    return all_in_turn(FAMILY, known, seed, count)
 
 
 @contextmanager
@@ -92,12 +87,7 @@ def device() -> Device:
 @cache
 def cases() -> tuple[BehaviourCase, ...]:
     """The cases of the clause."""
-    capabilities = device().descriptor.capabilities
-    return tuple(
-        case
-        for case in planned_cases(contract.load(), more=True, whole=False)
-        if case.clause == _CLAUSE and not not_here(case, capabilities, 1) and not case.own_process
-    )
+    return cases_of(_CLAUSE, device(), indices=1)
 
 
 def outcome(case: BehaviourCase) -> Outcome:
