@@ -188,7 +188,8 @@ def _not_declared(cause: Cause, clauses: Mapping[str, Clause], quote: Quote) -> 
     if not (names := sorted(set.intersection(*required))):
         return ""
     listed = " and ".join(quote(f'"{name}"') for name in names)
-    return f"if the device has no {' and '.join(names)}, remove {listed} from capabilities in descriptor.py"
+    verb, pronoun = ("is", "it") if len(names) == 1 else ("are", "them")
+    return f"if {listed} {verb} not supported, remove {pronoun} from capabilities in descriptor.py"
 
 
 def use_of(cause: Cause, quote: Quote = str) -> str:

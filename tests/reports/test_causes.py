@@ -24,7 +24,7 @@ from reports.causes import ADVICE, Cause, causes, place_of
 from reports.failures import causes_in, document, markdown_of, write_failures
 from reports.gate import gate
 from reports.junit import explain
-from reports.model import CellResult, Example, ExampleTensor, Run, RunError
+from reports.model import CellResult, Clause, Example, ExampleTensor, Run, RunError
 from reports.run import load_run, write_run
 from reports.summary import summarise
 from tests.reports.builders import (
@@ -360,6 +360,25 @@ def test_a_name_made_of_the_op_s_makes_no_cause_of_its_own_and_the_plain_word_is
 def test_what_torch_asks_of_a_backend_is_the_advice(text: str, advice: str) -> None:
     (cause,) = causes([raising(cell("sin"), text)], FAMILIES)
     assert todo(cause, {}).startswith(advice)
+
+
+@pytest.mark.parametrize(
+    ("requires", "advice"),
+    [
+        (("graphs",), 'if "graphs" is not supported, remove it from capabilities in descriptor.py'),
+        (
+            ("graph_pools", "graphs"),
+            'if "graph_pools" and "graphs" are not supported, remove them from capabilities in descriptor.py',
+        ),
+        ((), ""),
+    ],
+)
+def test_an_error_of_a_capability_s_clause_asks_whether_the_device_has_it(
+    requires: tuple[str, ...], advice: str
+) -> None:
+    (cause,) = causes([raising(cell("sin", clause="graphs.pool"), "no graph")], FAMILIES)
+    clause = Clause(id="graphs.pool", family="graphs", status="checked", requires=requires)
+    assert todo(cause, {"graphs.pool": clause}) == advice
 
 
 def test_errors_of_two_functions_are_two_causes_and_of_one_in_two_dtypes_are_one() -> None:
