@@ -97,9 +97,8 @@ def test_without_scripts_the_overview_and_each_operator_are_complete(
     browser: Any, site: Path
 ) -> None:
     with opened(browser, site, "index.html", java_script_enabled=False) as page:
-        assert (
-            page.locator("tr[data-device='alpha-quick'] .figure").first.inner_text() == "87 of 96"
-        )
+        figure = page.locator("td[data-device='alpha-quick'] .figure").first
+        assert figure.inner_text() == "87 of 96"
         assert page.locator("#theme").is_hidden()
         page.click("text=Operators")
         page.locator("details:has-text('linalg.lu') > summary").first.click()
