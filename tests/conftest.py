@@ -114,6 +114,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         importlib.import_module("devices.simulated.backend")
 
 
+@pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
     """Two more workers than cores: some tests wait for limits, and for hosts. With them, no core idles."""
     return (len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1) + 2
