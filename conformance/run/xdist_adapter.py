@@ -25,6 +25,9 @@ PRELOADED: Final = ("pytest", "xdist.remote")
 REPORT: Final = "conform"
 #: This many items take as long as the start of a worker that imports everything itself: 3 s.
 ITEMS_OF_A_WORKER: Final = 50
+#: At most so many items are sent to a worker at a time. By default xdist sends up to a quarter of those that are left,
+#: and the programs for a compiler, which take up to a minute each, are neighbours: one worker would get them all.
+_SENT_AT_A_TIME: Final = 4
 #: Distribution modes of xdist whose schedulers take an item back after its worker died.
 SUPPORTED: Final = ("load", "worksteal")
 
@@ -45,6 +48,8 @@ def prepare_options(option: Any) -> None:
         option.numprocesses, option.dist, option.tx = 1, "load", ["popen"]
     if getattr(option, "maxworkerrestart", "") is None:
         option.maxworkerrestart = str(10**9)  # the controller counts those that die in vain
+    if getattr(option, "maxschedchunk", 0) is None:
+        option.maxschedchunk = _SENT_AT_A_TIME
 
 
 def wants_a_worker(option: Any) -> bool:

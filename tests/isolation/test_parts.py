@@ -522,6 +522,15 @@ def test_modes_that_lose_items_are_refused(mode: str) -> None:
     prepare_options(options(dist="worksteal"))
 
 
+@pytest.mark.parametrize(("given", "sent"), [(None, 4), (100, 100)])
+def test_items_are_sent_to_workers_a_few_at_a_time_unless_the_user_says_otherwise(
+    given: int | None, sent: int
+) -> None:
+    option = options(maxschedchunk=given)
+    prepare_options(option)
+    assert option.maxschedchunk == sent
+
+
 def test_workers_are_bounded_by_the_processors(monkeypatch: pytest.MonkeyPatch) -> None:
     many = Descriptor(
         name="many", torch_type="cpu", title="x", capabilities=frozenset(), dtypes=CPU.dtypes,

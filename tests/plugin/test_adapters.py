@@ -91,7 +91,7 @@ def test_the_parameter_of_an_item_of_pytest(request: pytest.FixtureRequest, valu
 def test_the_options_of_pytest_and_xdist_that_are_read(pytestconfig: pytest.Config) -> None:
     for name in ("collectonly", "help", "pyargs", "keyword", "markexpr", "maxfail", "capture"):
         require("pytest", hasattr(pytestconfig.option, name), f"there is no option {name}")
-    for name in ("numprocesses", "dist", "tx", "maxworkerrestart"):
+    for name in ("numprocesses", "dist", "tx", "maxworkerrestart", "maxschedchunk"):
         require("pytest-xdist", hasattr(pytestconfig.option, name), f"there is no option {name}")
 
 

@@ -41,6 +41,10 @@ _QUICK = 8
 _DTYPES = ("float32", "complex64", "int64", "bool")
 _SHARED = "compile.shared_elements"
 _UNTRACED_IN_PLACE = "compile.untraced.inplace"
+_UNROLLED = "compile.unrolled"
+#: The variant ``dynamic`` calls one op in this many with a sample of another rank too: it is traced once more for each
+#: rank, which takes a third of the cell's time, and what a compiler does on such a call hardly depends on the op.
+_UNLIKE = 3
 _PLAIN = "contiguous"
 #: Layouts of the in-place variant's inputs.
 _IN_PLACE = frozenset({_PLAIN, "transposed"})
@@ -143,12 +147,15 @@ def _dynamic(ctx: OpContext, backend: str) -> None:
         return
     sample = samples[0]
     laid = ctx.laid_contiguous(sample)
-    layouts = frozenset({"transposed", STEPPED})
-    if ctx.traits.families & DRAWN:  # which element gets which number depends on the layout
+    layouts, retraced = frozenset({"transposed", STEPPED}), _UNROLLED not in ctx.traits.families
+    if (
+        ctx.traits.families & DRAWN or not retraced
+    ):  # which element gets which number depends on the layout
         layouts = frozenset()
     others = [_call(each) for each in ctx.laid_out(sample, layouts)][:1]
     others += grown(ctx, sample)
-    others += [_call(ctx.laid_contiguous(each)) for each in unlike(sample, samples)[:1]]
+    if retraced and sampled(ctx.traits.op, _UNLIKE):
+        others += [_call(ctx.laid_contiguous(each)) for each in unlike(sample, samples)[:1]]
     given = (backend, places_of(ctx, sample), tuple(others))
     reference = _reference(ctx, laid, backend)
     ctx.judge(
