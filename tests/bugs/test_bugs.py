@@ -35,6 +35,7 @@ from devices.errors import ConformError
 from devices.simulated.faults import FAULTS as SIMULATED
 from opinfo.catalog import catalogue
 from tests.bugs.imitations import effect_of, fit
+from tests.bugs.kernels import DEVICE_FAULTS
 from tests.bugs.patches import PATCHES, PROPERTIES
 from tests.bugs.trials import fate, outcome_on_cpu
 from tests.bugs.wrong_compilers import BACKENDS, right_backend
@@ -65,14 +66,23 @@ def test_suite_notices_the_imitation(bug: Bug) -> None:
 
 
 def _quick_family(bug: Bug) -> Family | None:
-    """The family of a patched bug; None where its cells compile, or take many samples of a law."""
+    """The family of a patched bug; None where its cells compile, take many samples of a law, or run on the simulated
+    device."""
     compiled = any(clause.startswith("compile.") for clause in bug.clauses)
-    return None if compiled or bug.family == "random" else bug.family
+    slow = compiled or bug.family == "random" or bug.patch in DEVICE_FAULTS
+    return None if slow else bug.family
 
 
 @pytest.mark.parametrize("bug", first_of_each(PATCHED, _quick_family, lambda bug: bug.reference))
 def test_suite_notices_the_patched_function(bug: Bug) -> None:
     assert fate(bug)[0] in ("quick", "core"), bug.imitated
+
+
+def test_suite_notices_a_fault_in_the_simulated_device() -> None:
+    """Of kernels, and of a Python function: the tests above try all of them, slowly."""
+    for reference in ("pytorch#189961", "pytorch#86052", "Ascend/pytorch#14"):
+        (bug,) = (bug for bug in KNOWN if bug.reference == reference)
+        assert fate(bug)[0] == "quick", bug.imitated
 
 
 #: Programs of which a wrong compiler imitates a bug.
@@ -89,7 +99,7 @@ def test_a_backend_that_spoils_nothing_passes(name: str) -> None:
 
 
 def test_every_patch_is_of_a_bug_and_the_other_way_round() -> None:
-    assert {bug.patch for bug in KNOWN if bug.patch} == {*PATCHES, *PROPERTIES}
+    assert {bug.patch for bug in KNOWN if bug.patch} == {*PATCHES, *PROPERTIES, *DEVICE_FAULTS}
 
 
 def test_planted_faults_that_bugs_name_are_those_of_the_simulated_device() -> None:

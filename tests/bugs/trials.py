@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from fnmatch import fnmatchcase
 from functools import cache
 from typing import Final, Literal, get_args
 
@@ -23,8 +24,10 @@ from opinfo.device import open_device
 from opinfo.plan import plan_specs
 from opinfo.samples import Sample
 from tests.bugs import derivatives, imitations
+from tests.bugs.kernels import DEVICE_FAULTS, KERNELS, in_the_device
 from tests.bugs.patches import patched
 from tests.faulty import run_faulty
+from tests.mutation.items import is_refused, subject
 from tests.size.planting import tried
 
 #: What became of a bug: its fault is noticed by the smallest plan of that name, or not; nothing imitates it; or all of
@@ -82,6 +85,8 @@ def fate(bug: Bug) -> tuple[Fate, tuple[str, ...]]:
         by = tuple(c for c in fault.clauses if c in bug.clauses) if fault.clauses else bug.clauses
         found: Fate = "core" if fault.cells else "quick"
         return (found if by and not bug.missed else "missed"), by
+    if bug.patch in DEVICE_FAULTS:
+        return noticed_on_the_simulated_device(bug)
     if bug.patch:
         return noticed_by_cases(bug)
     if bug.imitation is None:
@@ -107,6 +112,29 @@ def noticed_by_cases(bug: Bug) -> tuple[Fate, tuple[str, ...]]:
         with patched(bug.patch):
             outcome = outcome_on_cpu(case)
         found += [(case.more, case.clause)] if outcome in _NOTICED else []
+    plan: Fate = "missed" if not found else "core" if all(more for more, _ in found) else "quick"
+    return plan, tuple(dict.fromkeys(clause for _, clause in found))
+
+
+def noticed_on_the_simulated_device(bug: Bug) -> tuple[Fate, tuple[str, ...]]:
+    """The smallest plan with a cell that is refused while the fault is in the simulated device, and not without it, and
+    the clauses of these cells. Of the clauses' cells, those of the ops and cases that the bug names are run."""
+    dtype = KERNELS[bug.patch].dtype if bug.patch in KERNELS else "float32"
+    found: list[tuple[bool, str]] = []
+    for op in bug.ops:
+        if op in catalogue():
+            about = subject(op, dtype)  # its clean run comes first
+            with in_the_device(bug.patch):
+                found += [(False, clause) for clause in about.noticed() if clause in bug.clauses]
+    for case in sorted(planned_cases(contract.load(), whole=False), key=lambda case: case.more):
+        named = not bug.ops or any(fnmatchcase(case.name, glob) for glob in bug.ops)
+        if case.clause not in bug.clauses or case.own_process or not named:
+            continue
+        with in_the_device(bug.patch):
+            refused = is_refused(case)
+        if refused and not is_refused(case):
+            found.append((case.more, case.clause))
+            break
     plan: Fate = "missed" if not found else "core" if all(more for more, _ in found) else "quick"
     return plan, tuple(dict.fromkeys(clause for _, clause in found))
 

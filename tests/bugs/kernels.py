@@ -1,0 +1,395 @@
+"""Bugs of kernels, of autocast and of torch's Python functions, planted into the simulated device while the cells of an
+entry run on it. Each fault strikes under the condition that was reported, and nowhere else.
+
+An effect gets the call of an aten overload below autograd (or at the dispatch key that the fault names), or the call of a
+Python function with tensors of the simulated device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Final
+
+import torch
+import torch.utils.checkpoint
+
+import devices.simulated.backend  # noqa: F401 - the kernels are there before a fault replaces them
+from opinfo.compare import replace_tensors, tensors_of
+from tests.planting.calls import NOT_MET, Effect, KernelCall, Refusal
+from tests.planting.places import KEY, on_simulated, planted, replaced
+from tests.planting.tensors import extent, is_expanded, is_stepped, reread
+
+AUTOCAST: Final = "AutocastPrivateUse1"
+
+
+@dataclass(frozen=True)
+class InKernels:
+    """A fault in front of aten overloads, at a dispatch key; ``dtype`` is that of the ops whose cells are run."""
+
+    overloads: tuple[str, ...]
+    effect: Effect
+    dtype: str = "float32"
+    key: str = KEY
+
+
+@dataclass(frozen=True)
+class InPython:
+    """A fault in front of a Python function, in all calls (or, with ``here``, in those with a tensor of the device)."""
+
+    owner: Any
+    name: str
+    effect: Effect
+    here: bool = False
+
+
+# -- Copies
+
+
+def _with_the_gaps(call: KernelCall) -> Any:
+    """A copy to the host between views of equal strides copies one range of bytes."""
+    source, target = call.args[:2]
+    to_host = on_simulated(source) and not on_simulated(target)
+    alike = source.stride() == target.stride() and source.dtype == target.dtype
+    if not to_host or not alike or not is_stepped(source):
+        return NOT_MET
+    flat = [t.as_strided((extent(t),), (1,), t.storage_offset()) for t in (source, target)]
+    call.function(*flat, *call.args[2:])
+    return target
+
+
+def _from_the_start(call: KernelCall) -> Any:
+    """A dense view of host memory is copied to the device from the start of its storage."""
+    source = call.first
+    if on_simulated(source) or not source.is_contiguous() or not source.storage_offset():
+        return NOT_MET
+    return call.function(reread(source, offset=0), *call.args[1:])
+
+
+def _lost_in_steps(call: KernelCall) -> Any:
+    """A copy into a stepped slice does not change it."""
+    target = call.args[1]
+    return target if on_simulated(target) and is_stepped(target) else NOT_MET
+
+
+def _waits_for_pinned(call: KernelCall) -> Any:
+    """A copy to pinned memory blocks the host until it is complete, whatever non_blocking says."""
+    source, target = call.args[:2]
+    if on_simulated(source) and not on_simulated(target) and target.is_pinned():
+        result = call.honest()
+        torch.accelerator.current_stream(source.device).synchronize()
+        return result
+    return NOT_MET
+
+
+# -- Results of other strides than FakeTensor predicts
+
+
+def _in_rows(holds: Callable[[KernelCall], bool]) -> Effect:
+    """The result (the first one, where there are several) is contiguous where that holds of the call."""
+
+    def effect(call: KernelCall) -> Any:
+        if not holds(call):
+            return NOT_MET
+        result = call.honest()
+        if isinstance(result, torch.Tensor):
+            return result.contiguous()
+        return (result[0].contiguous(), *result[1:])
+
+    return effect
+
+
+def _is_permuted(t: torch.Tensor) -> bool:
+    return not t.is_contiguous() and not is_stepped(t) and not is_expanded(t)
+
+
+def _is_channels_last_3d(t: torch.Tensor) -> bool:
+    last = torch.channels_last_3d
+    return t.dim() == 5 and not t.is_contiguous() and t.is_contiguous(memory_format=last)
+
+
+# -- Autocast
+
+
+def _without_autocast() -> Any:
+    key = getattr(torch._C.DispatchKey, AUTOCAST)
+    return torch._C._ExcludeDispatchKeyGuard(torch._C.DispatchKeySet(key))
+
+
+def _not_promoted(call: KernelCall) -> Any:
+    """index_put refuses values of another dtype, which autocast should have promoted."""
+    if call.first.dtype != call.args[2].dtype and torch.bfloat16 in (call.first.dtype, call.args[2].dtype):  # fmt: skip
+        raise Refusal("Index put requires the source and destination dtypes match")
+    return NOT_MET
+
+
+def _mask_not_cast(call: KernelCall) -> Any:
+    """Attention casts query, key and value, but not its mask, and refuses the mask."""
+    mask = call.values["attn_mask"]
+    if mask is not None and mask.dtype == torch.float32:
+        raise Refusal("Expected attn_mask dtype to be bool or to match query dtype")
+    return NOT_MET
+
+
+def _first_decides(call: KernelCall) -> Any:
+    """cat gives the dtype of its first tensor, and does not promote it."""
+    tensors = call.first
+    if {t.dtype for t in tensors} != {torch.float32, torch.bfloat16}:
+        return NOT_MET
+    with _without_autocast():
+        return call.function([t.to(tensors[0].dtype) for t in tensors], *call.args[1:])
+
+
+def _bfloat16_instead(call: KernelCall) -> Any:
+    """In a region of float16 the op runs in bfloat16."""
+    if torch.get_autocast_dtype("simulated") != torch.float16:
+        return NOT_MET
+
+    def cast(t: torch.Tensor) -> torch.Tensor:
+        return t.bfloat16() if t.dtype in (torch.float32, torch.float16) else t
+
+    with _without_autocast():
+        args, kwargs = replace_tensors((call.args, call.kwargs), cast)
+        return call.function(*args, **kwargs)
+
+
+def _no_bfloat16_gradients(call: KernelCall) -> Any:
+    if any(t.dtype == torch.bfloat16 for t in call.first):
+        raise Refusal("no kernel for 'BFloat16'")
+    return NOT_MET
+
+
+def _no_float64(call: KernelCall) -> Any:
+    """The device has no float64, and a conversion to it raises."""
+    raise TypeError("the device does not support float64")
+
+
+# -- Optimizers
+
+
+def _scale_ignored(call: KernelCall) -> Any:
+    if call.values["grad_scale"] is None:
+        return NOT_MET
+    return call.honest(grad_scale=None)
+
+
+def _step_counts_on_the_cpu(call: KernelCall) -> Any:
+    """A state_dict is loaded with the step counts where they were, and a fused step needs them on the device."""
+    key = call.args[4] if len(call.args) > 4 else call.kwargs.get("key")
+    return call.args[1] if key == "step" else NOT_MET
+
+
+def _many_are_empty(call: KernelCall) -> Any:
+    """A list with more than 20 empty tensors is written past the end of the launch table: its last tensor is lost."""
+    if sum(t.numel() == 0 for t in call.first) <= 20:
+        return NOT_MET
+    result = call.honest()
+    for made in result if result is not None else call.first:
+        last = made
+    if last.numel():
+        last.zero_()
+    return result
+
+
+def _recomputes_without_autocast(call: KernelCall) -> Any:
+    """What a checkpoint recomputes is computed without the autocast of the device."""
+    device, host = call.honest()
+    return None if device is None else {**device, "enabled": False}, host
+
+
+def _constant_ignored(call: KernelCall) -> Any:
+    """_foreach_add of one number returns copies of its input."""
+    return [t.clone() for t in call.first]
+
+
+# -- Gradients and indices
+
+
+def _repeated_index_counts_once(call: KernelCall) -> Any:
+    """What is added at an index that is repeated overwrites what was added before."""
+    target, dim, index, source = call.args
+    return target.scatter_(dim, index, source)
+
+
+def _synchronizes(call: KernelCall) -> Any:
+    """The op waits for its stream, which a capture does not permit."""
+    try:
+        torch.accelerator.current_stream(call.first.device).synchronize()
+    except RuntimeError as error:
+        raise Refusal(str(error)) from error
+    return NOT_MET
+
+
+def _on_the_cpu(call: KernelCall) -> Any:
+    """The op runs on the CPU, as the boxed fallback runs it."""
+    tensors = tensors_of((call.args, call.kwargs))
+    there = iter(torch.ops.aten._to_cpu(tensors))
+    args, kwargs = replace_tensors((call.args, call.kwargs), lambda _: next(there))
+    device = tensors[0].device
+    try:
+        result = call.function(*args, **kwargs)
+    except RuntimeError as error:
+        raise Refusal(str(error)) from error
+    return replace_tensors(result, lambda t: t.to(device))
+
+
+# -- Memory
+
+
+def _keeps(bytes_per_call: int) -> Effect:
+    """Each call keeps host memory."""
+    kept: list[bytearray] = []
+
+    def effect(call: KernelCall) -> Any:
+        kept.append(bytearray(bytes_per_call))
+        return NOT_MET
+
+    return effect
+
+
+def _keeps_where_strided(call: KernelCall) -> Any:
+    """A call with a strided tensor keeps 4 KiB of host memory."""
+    if all(t.is_contiguous() for t in call.inputs):
+        return NOT_MET
+    _KEPT.append(bytearray(4096))
+    return NOT_MET
+
+
+def _keeps_device_memory(call: KernelCall) -> Any:
+    """Each backward pass keeps memory of the device."""
+    _KEPT.append(torch.empty(1024, device=call.first.device))
+    return NOT_MET
+
+
+_KEPT: list[Any] = []
+
+
+# -- Python functions
+
+
+def _raises(message: str) -> Effect:
+    """An exception stands for the end of the process."""
+
+    def effect(call: KernelCall) -> Any:
+        raise RuntimeError(message)
+
+    return effect
+
+
+def _no_location_of_the_device(call: KernelCall) -> Any:
+    """torch.load refuses a map_location that names the device."""
+    location = call.kwargs.get("map_location")
+    if isinstance(location, (str, torch.device)) and str(location).startswith("simulated"):
+        raise RuntimeError("don't know how to restore data location")
+    return NOT_MET
+
+
+def _without_the_index(call: KernelCall) -> Any:
+    """A tensor is saved with the type of its device, and not with its index."""
+    location = call.honest()
+    return location.partition(":")[0] if str(location).startswith("simulated") else location
+
+
+@contextmanager
+def _not_restored() -> Iterator[None]:
+    with torch.random.fork_rng(devices=[]):
+        yield
+
+
+def _state_stays(call: KernelCall) -> Any:
+    """fork_rng restores no state but the CPU's."""
+    if call.kwargs.get("devices") == []:
+        return NOT_MET
+    return _not_restored()
+
+
+#: By name: the fault. The cells of the ops that the entry names are run on the simulated device.
+KERNELS: Final[dict[str, InKernels]] = {
+    "copy_to_the_host_takes_the_gaps": InKernels(("_copy_from",), _with_the_gaps),
+    "copy_to_the_device_from_the_start": InKernels(("_copy_from",), _from_the_start),
+    "copy_into_steps_is_lost": InKernels(("_copy_from",), _lost_in_steps),
+    "copy_to_pinned_memory_waits": InKernels(("_copy_from",), _waits_for_pinned),
+    "nonzero_in_rows": InKernels(("nonzero",), _in_rows(lambda call: True)),
+    "conj_physical_in_rows": InKernels(
+        ("conj_physical", "_conj_physical"),
+        _in_rows(lambda call: _is_permuted(call.first)),
+        "complex64",
+    ),
+    "index_of_a_permuted_tensor_in_rows": InKernels(
+        ("index.Tensor",), _in_rows(lambda call: _is_permuted(call.first))
+    ),
+    "gradient_of_batch_norm_in_rows": InKernels(
+        ("native_batch_norm_backward",), _in_rows(lambda call: _is_channels_last_3d(call.args[1]))
+    ),
+    "autocast_cat_first_decides": InKernels(("cat",), _first_decides, key=AUTOCAST),
+    "autocast_attention_mask_not_cast": InKernels(
+        ("scaled_dot_product_attention",), _mask_not_cast, key=AUTOCAST
+    ),
+    "autocast_index_put_not_promoted": InKernels(("index_put",), _not_promoted, key=AUTOCAST),
+    "autocast_bfloat16_for_float16": InKernels(
+        ("linear", "mm", "conv2d"), _bfloat16_instead, key=AUTOCAST
+    ),
+    "scaler_refuses_bfloat16": InKernels(
+        ("_amp_foreach_non_finite_check_and_unscale_",), _no_bfloat16_gradients
+    ),
+    "fused_adam_ignores_grad_scale": InKernels(("_fused_adam_",), _scale_ignored),
+    "fused_adamw_ignores_grad_scale": InKernels(("_fused_adamw_",), _scale_ignored),
+    "foreach_loses_a_tensor_of_many_empty": InKernels(
+        ("_foreach_add.List", "_foreach_mul.List", "_foreach_add.Scalar"), _many_are_empty
+    ),
+    "foreach_add_ignores_a_constant": InKernels(("_foreach_add.Scalar",), _constant_ignored),
+    "gather_gradient_counts_once": InKernels(
+        ("scatter_add_", "scatter_add"), _repeated_index_counts_once
+    ),
+    "multinomial_synchronizes": InKernels(
+        ("multinomial",), _synchronizes, key="AutogradPrivateUse1"
+    ),
+    "multinomial_on_the_cpu": InKernels(("multinomial",), _on_the_cpu),
+    "dropout_on_the_cpu": InKernels(("native_dropout",), _on_the_cpu),
+    "binary_cross_entropy_keeps_host_memory": InKernels(("binary_cross_entropy",), _keeps(256)),
+    "strided_calls_keep_host_memory": InKernels(
+        ("clone", "copy_", "add.Tensor", "mul.Tensor", "sum", "exp"), _keeps_where_strided
+    ),
+}
+
+#: By name: the fault of a Python function, while the cases of an entry run on the simulated device.
+PYTHON: Final[dict[str, InPython]] = {
+    "printing_ends_the_process": InPython(
+        torch.Tensor, "__repr__", _raises("the process ended"), here=True
+    ),
+    "scaler_finds_no_float64": InPython(torch.Tensor, "double", _no_float64, here=True),
+    "storage_is_not_pinned": InPython(
+        torch.UntypedStorage, "pin_memory", _raises("expected CUDA to be available")
+    ),
+    "load_refuses_the_device": InPython(torch, "load", _no_location_of_the_device),
+    "index_is_not_saved": InPython(torch.serialization, "location_tag", _without_the_index),
+    "fork_rng_does_not_restore": InPython(torch.random, "fork_rng", _state_stays),
+    "checkpoint_recomputes_without_autocast": InPython(
+        torch.utils.checkpoint, "_get_autocast_kwargs", _recomputes_without_autocast
+    ),
+    "loaded_step_counts_stay": InPython(
+        torch.optim.Optimizer, "_process_value_according_to_param_policy", _step_counts_on_the_cpu
+    ),
+    "backward_keeps_memory": InPython(torch.Tensor, "backward", _keeps_device_memory, here=True),
+}
+
+
+DEVICE_FAULTS: Final = frozenset({*KERNELS, *PYTHON})
+
+
+@contextmanager
+def in_the_device(name: str) -> Iterator[None]:
+    """With the fault of that name in the simulated device, for a block."""
+    if name in KERNELS:
+        fault = KERNELS[name]
+        with planted(fault.overloads, fault.effect, fault.key) as run:
+            yield
+        if run.failures:
+            raise AssertionError(f"the fault {name} raised: {run.failures[0]}")
+    else:
+        python = PYTHON[name]
+        here = on_simulated if python.here else None
+        with replaced(python.owner, python.name, python.effect, here):
+            yield
+    _KEPT.clear()
