@@ -34,6 +34,7 @@ from devices.cell import CellKey, Outcome
 from devices.errors import ConformError
 from devices.simulated.faults import FAULTS as SIMULATED
 from opinfo.catalog import catalogue
+from tests.bugs.conditions import CONDITIONS
 from tests.bugs.imitations import effect_of, fit
 from tests.bugs.kernels import DEVICE_FAULTS
 from tests.bugs.patches import PATCHES, PROPERTIES
@@ -100,6 +101,20 @@ def test_a_backend_that_spoils_nothing_passes(name: str) -> None:
 
 def test_every_patch_is_of_a_bug_and_the_other_way_round() -> None:
     assert {bug.patch for bug in KNOWN if bug.patch} == {*PATCHES, *PROPERTIES, *DEVICE_FAULTS}
+
+
+def test_every_condition_in_words_is_of_an_imitation_and_the_other_way_round() -> None:
+    named = {bug.imitation.where for bug in KNOWN if bug.imitation and bug.imitation.where}
+    assert named == {*CONDITIONS}
+
+
+def test_a_fault_strikes_only_where_its_condition_in_words_holds() -> None:
+    effect = effect_of(Imitation(op="neg", then="zeros", where="there is no bias"))
+    x = torch.ones(2)
+    struck = [
+        KernelCall(torch.add, given, {}).answered_by(effect).tolist() for given in ((x, x), (x, 1))
+    ]
+    assert struck == [[0, 0], [2, 2]]
 
 
 def test_planted_faults_that_bugs_name_are_those_of_the_simulated_device() -> None:
@@ -213,7 +228,9 @@ def unsaid(bug: Bug) -> list[str]:
     return [
         word
         for word, conditions in SAID
-        if re.search(word, bug.statement) and not held & conditions
+        if re.search(word, bug.statement)
+        and not held & conditions
+        and not re.search(word, bug.imitation.where)
     ]
 
 

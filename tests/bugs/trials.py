@@ -101,13 +101,12 @@ def fate(bug: Bug) -> tuple[Fate, tuple[str, ...]]:
 
 def noticed_by_cases(bug: Bug) -> tuple[Fate, tuple[str, ...]]:
     """The smallest plan with a case that fails on the CPU while a function of torch misbehaves, and the clauses of the
-    bug whose cases fail so. Compiled programs are many, so only those that the bug names are run."""
+    bug whose cases fail so. If the bug names cases, only those are run."""
     found: list[tuple[bool, str]] = []
-    for case in planned_cases(contract.load(), whole=False):
-        programs = case.clause == PROGRAMS
-        if case.clause not in bug.clauses or case.own_process or (case.more and not programs):
-            continue
-        if programs and case.name not in bug.ops:
+    cases = [c for c in planned_cases(contract.load(), whole=False) if c.clause in bug.clauses]
+    named = [c for c in cases if any(fnmatchcase(c.name, glob) for glob in bug.ops)]
+    for case in named or cases:
+        if case.own_process or (case.more and case.clause != PROGRAMS):
             continue
         with patched(bug.patch):
             outcome = outcome_on_cpu(case)

@@ -33,6 +33,7 @@ from conformance.suites.autograd.gradients import (
 )
 from opinfo.axes.axis_context import MOST
 from opinfo.axes.bounds import BOUNDS
+from opinfo.axes.handwritten import WRITTEN
 from opinfo.axes.shapes import EQUAL, EXTENT, LONG, RANK, SIZE, has_pixels
 from opinfo.axes.values import INDICES
 from opinfo.compare import tensors_of
@@ -44,7 +45,7 @@ from opinfo.samples import Sample, choose
 _UPSTREAM = 4
 _AXES = {
     **{RANK.name: 2, EQUAL.name: 1, EXTENT.name: 2, SIZE.name: 1, LONG.name: 2},
-    **{INDICES.name: 1, BOUNDS.name: 1},
+    **{INDICES.name: 1, BOUNDS.name: 1, WRITTEN.name: 1},
 }
 
 #: Layouts of the inputs, one of each sort: gradients are computed for each.
