@@ -35,6 +35,7 @@ from devices.errors import ConformError
 from devices.simulated.faults import FAULTS as SIMULATED
 from opinfo.catalog import catalogue
 from tests.bugs.conditions import CONDITIONS
+from tests.bugs.groups import GROUPS
 from tests.bugs.imitations import effect_of, fit
 from tests.bugs.kernels import DEVICE_FAULTS
 from tests.bugs.patches import PATCHES, PROPERTIES
@@ -67,10 +68,10 @@ def test_suite_notices_the_imitation(bug: Bug) -> None:
 
 
 def _quick_family(bug: Bug) -> Family | None:
-    """The family of a patched bug; None where its cells compile, take many samples of a law, or run on the simulated
-    device."""
+    """The family of a patched bug; None where its cells compile, take many samples of a law, start ranks, or run on the
+    simulated device."""
     compiled = any(clause.startswith("compile.") for clause in bug.clauses)
-    slow = compiled or bug.family == "random" or bug.patch in DEVICE_FAULTS
+    slow = compiled or bug.family == "random" or bug.patch in {*DEVICE_FAULTS, *GROUPS}
     return None if slow else bug.family
 
 
@@ -100,7 +101,9 @@ def test_a_backend_that_spoils_nothing_passes(name: str) -> None:
 
 
 def test_every_patch_is_of_a_bug_and_the_other_way_round() -> None:
-    assert {bug.patch for bug in KNOWN if bug.patch} == {*PATCHES, *PROPERTIES, *DEVICE_FAULTS}
+    assert {bug.patch for bug in KNOWN if bug.patch} == {
+        *PATCHES, *PROPERTIES, *DEVICE_FAULTS, *GROUPS
+    }  # fmt: skip
 
 
 def test_every_condition_in_words_is_of_an_imitation_and_the_other_way_round() -> None:

@@ -24,6 +24,7 @@ from opinfo.device import open_device
 from opinfo.plan import plan_specs
 from opinfo.samples import Sample
 from tests.bugs import derivatives, imitations
+from tests.bugs.groups import GROUPS, noticed_by_groups
 from tests.bugs.kernels import DEVICE_FAULTS, KERNELS, in_the_device
 from tests.bugs.patches import patched
 from tests.faulty import run_faulty
@@ -87,6 +88,9 @@ def fate(bug: Bug) -> tuple[Fate, tuple[str, ...]]:
         return (found if by and not bug.missed else "missed"), by
     if bug.patch in DEVICE_FAULTS:
         return noticed_on_the_simulated_device(bug)
+    if bug.patch in GROUPS:
+        clause, in_core = noticed_by_groups(bug)
+        return ("missed" if not clause else "core" if in_core else "quick"), (clause,)
     if bug.patch:
         return noticed_by_cases(bug)
     if bug.imitation is None:
