@@ -38,6 +38,7 @@ from tests.bugs.conditions import CONDITIONS
 from tests.bugs.groups import GROUPS
 from tests.bugs.imitations import effect_of, fit
 from tests.bugs.kernels import DEVICE_FAULTS
+from tests.bugs.large import LARGE
 from tests.bugs.patches import PATCHES, PROPERTIES
 from tests.bugs.trials import fate, outcome_on_cpu
 from tests.bugs.wrong_compilers import BACKENDS, right_backend
@@ -68,16 +69,16 @@ def test_suite_notices_the_imitation(bug: Bug) -> None:
 
 
 def _quick_family(bug: Bug) -> Family | None:
-    """The family of a patched bug; None where its cells compile, take many samples of a law, start ranks, or run on the
-    simulated device."""
+    """The family of a patched bug; None where its cells compile, take many samples of a law, start ranks, fill memory,
+    or run on the simulated device."""
     compiled = any(clause.startswith("compile.") for clause in bug.clauses)
-    slow = compiled or bug.family == "random" or bug.patch in {*DEVICE_FAULTS, *GROUPS}
+    slow = compiled or bug.family == "random" or bug.patch in {*DEVICE_FAULTS, *GROUPS, *LARGE}
     return None if slow else bug.family
 
 
 @pytest.mark.parametrize("bug", first_of_each(PATCHED, _quick_family, lambda bug: bug.reference))
 def test_suite_notices_the_patched_function(bug: Bug) -> None:
-    assert fate(bug)[0] in ("quick", "core"), bug.imitated
+    assert fate(bug)[0] in ("quick", "core", "full"), bug.imitated
 
 
 def test_suite_notices_a_fault_in_the_simulated_device() -> None:
@@ -102,7 +103,7 @@ def test_a_backend_that_spoils_nothing_passes(name: str) -> None:
 
 def test_every_patch_is_of_a_bug_and_the_other_way_round() -> None:
     assert {bug.patch for bug in KNOWN if bug.patch} == {
-        *PATCHES, *PROPERTIES, *DEVICE_FAULTS, *GROUPS
+        *PATCHES, *PROPERTIES, *DEVICE_FAULTS, *GROUPS, *LARGE
     }  # fmt: skip
 
 

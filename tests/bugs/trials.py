@@ -26,6 +26,7 @@ from opinfo.samples import Sample
 from tests.bugs import derivatives, imitations
 from tests.bugs.groups import GROUPS, noticed_by_groups
 from tests.bugs.kernels import DEVICE_FAULTS, KERNELS, in_the_device
+from tests.bugs.large import LARGE, is_noticed
 from tests.bugs.patches import patched
 from tests.faulty import run_faulty
 from tests.mutation.items import is_refused, subject
@@ -88,6 +89,8 @@ def fate(bug: Bug) -> tuple[Fate, tuple[str, ...]]:
         return (found if by and not bug.missed else "missed"), by
     if bug.patch in DEVICE_FAULTS:
         return noticed_on_the_simulated_device(bug)
+    if bug.patch in LARGE:
+        return ("full", bug.clauses) if is_noticed(bug.patch) else ("missed", ())
     if bug.patch in GROUPS:
         clause, in_core = noticed_by_groups(bug)
         return ("missed" if not clause else "core" if in_core else "quick"), (clause,)
