@@ -16,9 +16,10 @@ import torch
 import torch.utils.checkpoint
 
 import devices.simulated.backend  # noqa: F401 - the kernels are there before a fault replaces them
+from conformance.suites.compile import exported_programs
 from opinfo.compare import replace_tensors, tensors_of
 from tests.planting.calls import NOT_MET, Effect, KernelCall, Refusal
-from tests.planting.places import KEY, on_simulated, planted, replaced
+from tests.planting.places import KEY, SIMULATED, on_simulated, planted, replaced
 from tests.planting.tensors import extent, is_expanded, is_stepped, reread
 
 AUTOCAST: Final = "AutocastPrivateUse1"
@@ -291,6 +292,48 @@ def _without_the_index(call: KernelCall) -> Any:
     return location.partition(":")[0] if str(location).startswith("simulated") else location
 
 
+def _of_a_shorter_name(call: KernelCall) -> Any:
+    """There is another device, "sim", which takes every location that begins with its name."""
+    if str(call.args[1]).startswith("sim"):
+        raise RuntimeError(
+            "Attempting to deserialize object on a sim device, which is not available"
+        )
+    return NOT_MET
+
+
+def _stays_on_the_cpu(call: KernelCall) -> Any:
+    """A program that is moved keeps the device that its calls name."""
+    program = call.first
+    named = {node.name: node.kwargs["device"] for node in program.graph.nodes if "device" in node.kwargs}  # fmt: skip
+    moved = call.honest()
+    for node in moved.graph.nodes:
+        if node.name in named:
+            node.kwargs = {**node.kwargs, "device": named[node.name]}
+    return moved
+
+
+def _counters_stay(call: KernelCall) -> Any:
+    """torch.manual_seed seeds the generators of the device, and leaves their counters as they were: one that has drawn
+    numbers does not start with the first number of the seed."""
+    module: Any = getattr(torch, SIMULATED)
+    drew = []
+    for each in module.default_generators():
+        fresh = torch.Generator(each.device).manual_seed(each.initial_seed())
+        drew.append(not torch.equal(fresh.get_state(), each.get_state()))
+    result = call.honest()
+    for each, had in zip(module.default_generators(), drew, strict=True):
+        if had:
+            torch.rand(1, generator=each, device=each.device)
+    return result
+
+
+def _pins_nothing_else(call: KernelCall) -> Any:
+    """torch.tensor with pin_memory=True ends the process."""
+    if call.kwargs.get("pin_memory"):
+        raise RuntimeError("the process ended")
+    return NOT_MET
+
+
 @contextmanager
 def _not_restored() -> Iterator[None]:
     with torch.random.fork_rng(devices=[]):
@@ -371,6 +414,14 @@ PYTHON: Final[dict[str, InPython]] = {
     "loaded_step_counts_stay": InPython(
         torch.optim.Optimizer, "_process_value_according_to_param_policy", _step_counts_on_the_cpu
     ),
+    "load_takes_another_device": InPython(
+        torch.serialization, "default_restore_location", _of_a_shorter_name
+    ),
+    "tensor_with_pin_memory_ends_the_process": InPython(torch, "tensor", _pins_nothing_else),
+    "exported_program_stays_on_the_cpu": InPython(
+        exported_programs, "move_to_device_pass", _stays_on_the_cpu
+    ),
+    "manual_seed_leaves_the_counter": InPython(torch, "manual_seed", _counters_stay),
     "backward_keeps_memory": InPython(torch.Tensor, "backward", _keeps_device_memory, here=True),
 }
 

@@ -83,7 +83,12 @@ def test_suite_notices_the_patched_function(bug: Bug) -> None:
 
 def test_suite_notices_a_fault_in_the_simulated_device() -> None:
     """Of kernels, and of a Python function: the tests above try all of them, slowly."""
-    for reference in ("pytorch#189961", "pytorch#86052", "Ascend/pytorch#14"):
+    for reference in (
+        "pytorch#189961",
+        "pytorch#86052",
+        "Ascend/pytorch#14",
+        "vllm-project/vllm-ascend#597",
+    ):
         (bug,) = (bug for bug in KNOWN if bug.reference == reference)
         assert fate(bug)[0] == "quick", bug.imitated
 
