@@ -84,6 +84,14 @@ def _waits_for_pinned(call: KernelCall) -> Any:
     return NOT_MET
 
 
+def _refuses_odd_offsets(call: KernelCall) -> Any:
+    """A copy into a slice of host memory is refused where its offset is no multiple of 4 bytes."""
+    source, target = call.args[:2]
+    if on_simulated(source) and not on_simulated(target) and target.storage_offset() * target.itemsize % 4:  # fmt: skip
+        raise Refusal("destination offset must be a multiple of 4")
+    return NOT_MET
+
+
 # -- Results of other strides than FakeTensor predicts
 
 
@@ -202,6 +210,27 @@ def _recomputes_without_autocast(call: KernelCall) -> Any:
 def _constant_ignored(call: KernelCall) -> Any:
     """_foreach_add of one number returns copies of its input."""
     return [t.clone() for t in call.first]
+
+
+# -- Random numbers
+
+
+def _zero_of_seed_0(call: KernelCall) -> Any:
+    """Numbers of seed 0 are all zero."""
+    generator = call.values["generator"]
+    if generator is None:
+        generators = getattr(torch, SIMULATED).default_generators()
+        generator = generators[call.first.device.index or 0]
+    if generator.initial_seed() != 0:
+        return NOT_MET
+    return call.honest().zero_()
+
+
+def _not_on_the_device(call: KernelCall) -> Any:
+    """A factory function of random numbers refuses the device."""
+    if str(call.kwargs.get("device", "")).startswith(SIMULATED):
+        raise RuntimeError("could not create a tensor on the device")
+    return NOT_MET
 
 
 # -- Gradients and indices
@@ -353,6 +382,8 @@ KERNELS: Final[dict[str, InKernels]] = {
     "copy_to_the_device_from_the_start": InKernels(("_copy_from",), _from_the_start),
     "copy_into_steps_is_lost": InKernels(("_copy_from",), _lost_in_steps),
     "copy_to_pinned_memory_waits": InKernels(("_copy_from",), _waits_for_pinned),
+    "copy_to_odd_offsets_is_refused": InKernels(("_copy_from",), _refuses_odd_offsets),
+    "uniform_of_seed_0_is_zero": InKernels(("uniform_",), _zero_of_seed_0),
     "nonzero_in_rows": InKernels(("nonzero",), _in_rows(lambda call: True)),
     "conj_physical_in_rows": InKernels(
         ("conj_physical", "_conj_physical"),
@@ -422,6 +453,7 @@ PYTHON: Final[dict[str, InPython]] = {
         exported_programs, "move_to_device_pass", _stays_on_the_cpu
     ),
     "manual_seed_leaves_the_counter": InPython(torch, "manual_seed", _counters_stay),
+    "rand_refuses_the_device": InPython(torch, "rand", _not_on_the_device),
     "backward_keeps_memory": InPython(torch.Tensor, "backward", _keeps_device_memory, here=True),
 }
 

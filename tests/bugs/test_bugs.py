@@ -82,7 +82,7 @@ def test_suite_notices_the_patched_function(bug: Bug) -> None:
 
 
 def test_suite_notices_a_fault_in_the_simulated_device() -> None:
-    """Of kernels, and of a Python function: the tests above try all of them, slowly."""
+    """Of kernels, and of Python functions: the tests above try all of them, slowly."""
     for reference in (
         "pytorch#189961",
         "pytorch#86052",
