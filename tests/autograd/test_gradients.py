@@ -66,6 +66,11 @@ def test_the_gradients_of_a_handwritten_call_are_asked_for() -> None:
     assert "bij,ijk->bik" in [each.call.args[1] for each in chosen(context)]
 
 
+def test_gradients_are_asked_for_with_more_indices_than_a_block_takes() -> None:
+    context = Subject("index_select", "float32", run=False).context(["autograd.first"])
+    assert max(each.tensors[-1].numel() for each in chosen(context)) > 256
+
+
 #: Ops whose gradients take a second or two to judge; some of the others take tens of seconds.
 _CHEAP = frozenset({"sigmoid", "cumsum", "exp", "mul", "add", "tanh"})
 

@@ -48,6 +48,10 @@ _AXES = {
     **{INDICES.name: 1, BOUNDS.name: 1, WRITTEN.name: 1},
 }
 
+_INDICES = (torch.int32, torch.int64)
+#: Backward kernels take another path for more indices than one block of threads has (embedding, in ATen and torch-xpu-ops).
+_BLOCK = 256
+
 #: Layouts of the inputs, one of each sort: gradients are computed for each.
 INPUTS = (
     "contiguous",
@@ -86,6 +90,7 @@ def chosen(ctx: OpContext) -> list[Sample]:
             if axis == EQUAL.name:
                 one = (s for s in of_axis if has_pixels(s) and s not in found and _usable(ctx, s))
                 found += islice(one, 1)
+        found += _with_many_indices(ctx, samples, found)
     found.sort(key=_weight, reverse=True)
     found = _most_telling_first(ctx, found, upstream)
     # of an op that only torch calls, the layouts in which torch calls it
@@ -117,8 +122,24 @@ def _usable(ctx: OpContext, sample: Sample) -> bool:
 
 def _repeats(sample: Sample) -> int:
     """Return how often the most frequent index of a sample occurs."""
-    indices = [t for t in sample.tensors if t.dtype in (torch.int32, torch.int64) and t.numel()]
+    indices = [t for t in sample.tensors if t.dtype in _INDICES and t.numel()]
     return max((int(t.reshape(-1).unique(return_counts=True)[1].max()) for t in indices), default=0)
+
+
+def _with_many_indices(
+    ctx: OpContext, samples: Sequence[Sample], found: Sequence[Sample]
+) -> list[Sample]:
+    """Return the smallest sample with more indices than a block of a backward kernel takes, unless the samples that are
+    ``found`` already have so many."""
+    if any(_count_of_indices(each) > _BLOCK for each in found):
+        return []
+    many = [s for s in samples if s.axis and _count_of_indices(s) > _BLOCK]
+    return [*islice((s for s in sorted(many, key=attrgetter("numel")) if _usable(ctx, s)), 1)]
+
+
+def _count_of_indices(sample: Sample) -> int:
+    """Return the number of elements of the largest integer tensor of a sample."""
+    return max((t.numel() for t in sample.tensors if t.dtype in _INDICES), default=0)
 
 
 def _finite(ctx: OpContext, sample: Sample) -> bool:
