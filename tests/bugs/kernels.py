@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib import import_module
 from typing import Any, Final
 
 import torch
@@ -22,6 +23,8 @@ from tests.planting.calls import NOT_MET, Effect, KernelCall, Refusal
 from tests.planting.places import KEY, SIMULATED, on_simulated, planted, replaced
 from tests.planting.tensors import extent, is_expanded, is_stepped, reread
 
+#: torch.optim removes the names of its modules.
+adam: Final[Any] = import_module("torch.optim.adam")
 AUTOCAST: Final = "AutocastPrivateUse1"
 
 
@@ -181,6 +184,14 @@ def _scale_ignored(call: KernelCall) -> Any:
     if call.values["grad_scale"] is None:
         return NOT_MET
     return call.honest(grad_scale=None)
+
+
+def _found_inf_elsewhere(call: KernelCall) -> Any:
+    """A fused step of AdamW refuses a found_inf that is on another index than a parameter."""
+    found, decoupled = call.kwargs["found_inf"], call.kwargs["decoupled_weight_decay"]
+    if decoupled and found is not None and any(each.device != found.device for each in call.first):
+        raise RuntimeError("expected all tensors to be on the same device")
+    return NOT_MET
 
 
 def _step_counts_on_the_cpu(call: KernelCall) -> Any:
@@ -452,6 +463,7 @@ PYTHON: Final[dict[str, InPython]] = {
     "checkpoint_recomputes_without_autocast": InPython(
         torch.utils.checkpoint, "_get_autocast_kwargs", _recomputes_without_autocast
     ),
+    "fused_adamw_refuses_another_index": InPython(adam, "_fused_adam", _found_inf_elsewhere),
     "loaded_step_counts_stay": InPython(
         torch.optim.Optimizer, "_process_value_according_to_param_policy", _step_counts_on_the_cpu
     ),

@@ -1,5 +1,5 @@
-"""Bugs of tensors so large that an index overflows: the case of plan full that makes such a tensor runs on the CPU, with a
-fault in front of its function. These cases take some GiB and up to a minute."""
+"""Bugs of large tensors: the case of plan core or full that makes such a tensor runs on the CPU, with a fault in front of its
+function. These cases take some GiB and up to a minute."""
 
 from __future__ import annotations
 
@@ -38,6 +38,14 @@ def _inputs_past(elements: int) -> Effect:
     return _last_is_wrong(lambda call, result: any(t.numel() > elements for t in call.inputs))
 
 
+def _counts_are_lost(call: KernelCall) -> Any:
+    """unique counts too few where half a million elements, and half of all, are equal."""
+    result = call.honest()
+    if call.first.numel() < 10**6 or len(result[1]) > 2:
+        return result
+    return (result[0], result[1] - 1)
+
+
 #: By name: the case, the function and the fault.
 LARGE: Final[dict[str, Large]] = {
     "product_of_more_than_4_gb": Large(
@@ -68,6 +76,7 @@ LARGE: Final[dict[str, Large]] = {
     "argmax_of_more_than_2_31_bytes": Large(
         "argmax@2^31 elements", "argmax", _last_is_wrong(lambda call, result: call.first.nbytes > 2**31)
     ),
+    "unique_of_a_million_of_two_values": Large("unique@2^24 elements", "unique", _counts_are_lost),
     "copy_into_steps_past_2_32_elements": Large(
         "copy_@2^32 bytes, into steps", "copy_", copy_that_wraps(2**32)
     ),

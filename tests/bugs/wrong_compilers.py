@@ -195,6 +195,16 @@ def _size_one_strides(graph: Any, given: list[Any]) -> Any:
     return [other(each) for each in right(graph, given)]
 
 
+def _dynamic_scatter_is_refused(graph: Any, given: list[Any]) -> Any:
+    """scatter_reduce does not compile where sizes are arguments of the graph."""
+    dynamic = any(isinstance(each, int) for each in given)
+    if dynamic and any(
+        _is(node.target, aten.scatter_reduce) for node in graph.__self__.graph.nodes
+    ):
+        raise RuntimeError("failed to compile scatter_reduce: a size is not a constant")
+    return right(graph, given)
+
+
 def _of_scatters_is_zero(graph: Any, given: list[Any]) -> Any:
     """The gradients of what was scattered are zero."""
     return [torch.zeros_like(e) if isinstance(e, torch.Tensor) else e for e in right(graph, given)]
@@ -260,6 +270,7 @@ BACKENDS: Final[dict[str, Effect]] = {
         _writes_to_strided_activations_are_lost
     ),
     "compiled_size_one_strides": _with(_size_one_strides),
+    "compiled_scatter_of_dynamic_sizes_is_refused": _with(_dynamic_scatter_is_refused),
     "compiled_gradient_of_scatters_is_zero": _with(right, _of_scatters_is_zero),
 }
 #: A patch of torch.compile itself: guards belong to Dynamo, not to a backend.

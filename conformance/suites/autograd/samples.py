@@ -129,8 +129,8 @@ def _repeats(sample: Sample) -> int:
 def _with_many_indices(
     ctx: OpContext, samples: Sequence[Sample], found: Sequence[Sample]
 ) -> list[Sample]:
-    """Return the smallest sample with more indices than a block of a backward kernel takes, unless the samples that are
-    ``found`` already have so many."""
+    """Return the smallest sample with more indices than a block of a backward kernel takes. Return none if one of the samples
+    ``found`` is such a sample."""
     if any(_count_of_indices(each) > _BLOCK for each in found):
         return []
     many = [s for s in samples if s.axis and _count_of_indices(s) > _BLOCK]
