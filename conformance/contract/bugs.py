@@ -103,6 +103,7 @@ class Imitation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
       number of dimensions, and a size without an end (``"64-"``) is a least one. A call with fewer operands does not
       fit.
     - ``keyword`` names an argument that the call must also pass.
+    - ``where`` is a condition on the whole call in words, which ``tests/bugs/conditions.py`` implements.
     - ``of`` says where the fault occurs: "call" in the result of the call, "input" in the gradient of an input, and
       "cotangent" where the backward pass reads a cotangent. For "input" and "cotangent", the input or the cotangent
       must meet the conditions instead of the operand, and the condition ``alone`` means that at least one operand does
@@ -119,6 +120,7 @@ class Imitation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     )
     shapes: tuple[ShapePattern, ...] = ()
     keyword: str = ""
+    where: str = ""
     then: Then
 
     def __post_init__(self) -> None:
@@ -144,6 +146,7 @@ class Imitation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         where = [f"{operand} is {', '.join(held)}"] if held else []
         where += [f"{kind} {n} has the shape ({p})" for n, p in enumerate(self.shapes)]
         where += [f"{self.keyword}= is given"] if self.keyword else []
+        where += [self.where] if self.where else []
         gradient = "" if self.of == "call" else "gradient "
         return f"{self.op}[{self.dtype}]: {gradient}{self.then}" + (
             f" where {' and '.join(where)}" if where else ""

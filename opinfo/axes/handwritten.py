@@ -164,6 +164,18 @@ def _between(basis: Basis, base: Sample, *shapes: Shape) -> Arguments:
     return basis.rebuilt(base, filled)
 
 
+def _sliced(basis: Basis, base: Sample, *index: slice) -> Arguments:
+    """Returns a call with a slice of each of three dimensions."""
+    return Arguments((basis.fill(base, 0, (5, 7, 6)), index), {})
+
+
+def _of_heads(basis: Basis, base: Sample, batch: int, heads: int, rows: int, columns: int) -> Arguments:  # fmt: skip
+    """Returns a call of einsum in which each head (the second letter) has a matrix of its own, as in layers with a weight
+    for each head or expert: the shared letter is the first of the weights, and not of the input."""
+    x, weights = ((batch, heads, rows), (heads, rows, columns))
+    return Arguments(([basis.fill(base, 0, x), basis.fill(base, 1, weights)], "bij,ijk->bik"), {})
+
+
 def _repeating(basis: Basis, base: Sample, *shape: int) -> Arguments | None:
     """Returns a call with few different values that occur often. Returns None if the sample has a ``dim`` or no
     ``sorted=True``, because the order of the result is unspecified in these cases."""
@@ -354,6 +366,14 @@ _RECIPES: dict[str, tuple[Make, Sequence[Any]]] = {
             ((1, 17), (300, 17)),
         ),
     ),
+    "__getitem__": (
+        _sliced,
+        (
+            (slice(1, 4), slice(2, None), slice(0, 6, 2)),
+            (slice(0, 5, 2), slice(3, 4), slice(None, -1)),
+        ),
+    ),
+    "einsum": (_of_heads, ((3, 4, 5, 2), (17, 3, 33, 7))),
     "unique": (
         _repeating,
         ((17,), (4099,), (331, 2), (131, 137), (2, 3, 1, 5, 4), (257, 257), (1, 65), (7, 1)),

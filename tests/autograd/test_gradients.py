@@ -35,7 +35,7 @@ from opinfo.guarded import identity
 from opinfo.layouts import CONTIGUOUS, Geometry, Layout
 from tests.autograd import off, trust
 from tests.mutation import gradients as mutants
-from tests.mutation.items import subject
+from tests.mutation.items import Subject, subject
 from tests.planting.derivatives import Backward
 from tests.sampling import first_of_each
 
@@ -59,6 +59,16 @@ def test_the_gradients_of_a_long_batch_and_of_a_long_result_are_asked_for() -> N
     assert (1, 65_551) in linear
     assert (65_551, 1, 1, 1) in conv
     assert 65_551 not in [shape[0] for shape in pooled]
+
+
+def test_the_gradients_of_a_handwritten_call_are_asked_for() -> None:
+    context = Subject("einsum", "float32", run=False).context(["autograd.first"])
+    assert "bij,ijk->bik" in [each.call.args[1] for each in chosen(context)]
+
+
+def test_gradients_are_asked_for_with_more_indices_than_a_block_takes() -> None:
+    context = Subject("index_select", "float32", run=False).context(["autograd.first"])
+    assert max(each.tensors[-1].numel() for each in chosen(context)) > 256
 
 
 #: Ops whose gradients take a second or two to judge; some of the others take tens of seconds.

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Any
 
 import torch
 
 from conformance.contract.bugs import Imitation
+from tests.bugs.conditions import CONDITIONS
 from tests.bugs.imitations import READS, RESULTS, fit, holds
-from tests.planting.calls import Effect
+from tests.planting.calls import NOT_MET, Effect, KernelCall
 from tests.planting.derivatives import Backward, wrong_derivative
 
 
@@ -17,6 +21,7 @@ class _Imitated:
     """The fault that imitates a bug of a derivative."""
 
     imitation: Imitation
+    calls: Iterator[int] = field(default_factory=lambda: count(1))
 
     def _strikes(self, way: Backward) -> bool:
         imitation = self.imitation
@@ -43,10 +48,18 @@ class _Imitated:
         return read(cotangent) if read is not None else cotangent
 
     def entered(self, way: Backward, place: int, gradient: torch.Tensor) -> torch.Tensor:
+        if self.imitation.then == "varying" and self._strikes(way):
+            return gradient + next(self.calls)
         change = RESULTS.get(self.imitation.then)
         return change(gradient) if change and self._strikes(way) else gradient
 
 
 def effect_of(imitation: Imitation) -> Effect:
     """The fault that imitates a bug of a derivative."""
-    return wrong_derivative(_Imitated(imitation))
+    wrong = wrong_derivative(_Imitated(imitation))
+    holds_of = CONDITIONS.get(imitation.where)
+
+    def effect(call: KernelCall) -> Any:
+        return wrong(call) if holds_of is None or holds_of(call) else NOT_MET
+
+    return effect

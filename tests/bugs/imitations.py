@@ -11,6 +11,7 @@ import torch
 
 from conformance.contract.bugs import MEASURED, Imitation, When, sizes_of
 from opinfo.compare import replace_tensors, tensors_of
+from tests.bugs.conditions import CONDITIONS
 from tests.planting.calls import NOT_MET, Effect, KernelCall
 from tests.planting.tensors import as_dense, is_expanded, is_stepped, reread, twin
 
@@ -180,6 +181,8 @@ def _strikes(imitation: Imitation, call: KernelCall) -> bool:
     if not all(_of_call(word, call, imitation.past) for word in words if word in _OF_CALL):
         return False
     if not fit(imitation.shapes, call.inputs):
+        return False
+    if imitation.where and not CONDITIONS[imitation.where](call):
         return False
     words = [word for word in words if word not in _OF_CALL]
     operands = call.inputs

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import count
 from typing import Any, Final
 from unittest import mock
 
@@ -103,6 +104,23 @@ def _group_norm_of_a_leaf(call: KernelCall) -> Any:
     return NOT_MET
 
 
+def _batch_norm_after_another() -> Effect:
+    """NaN in columns whose elements are equal, from the second call on."""
+    calls = count(1)
+
+    def effect(call: KernelCall) -> Any:
+        x = call.first
+        if x.dtype != torch.float32 or x.dim() < 2 or not x.numel():
+            return NOT_MET
+        columns = x.detach().movedim(1, 0).flatten(1)
+        constant = (columns == columns[:, :1]).all(1)
+        if next(calls) == 1 or not constant.any():
+            return NOT_MET
+        return call.honest().masked_fill(constant.view(1, -1, *[1] * (x.dim() - 2)), torch.nan)
+
+    return effect
+
+
 def _spoilt_attention(holds: Callable[[torch.Tensor, Any], bool], *, gradient: bool) -> Effect:
     """Attention whose result, or whose gradient, is wrong where that holds of the query and the mask."""
 
@@ -156,6 +174,7 @@ PATCHES: Final[dict[str, tuple[Any, str, Effect]]] = {
     ),
     "lstm_of_two_layers_raises": (torch._VF, "lstm", _lstm_but_not_of_two_layers),
     "group_norm_in_a_stack_gives_nan": (torch, "group_norm", _group_norm_of_a_leaf),
+    "batch_norm_of_equal_rows_gives_nan": (torch, "batch_norm", _batch_norm_after_another()),
     "attention_of_masked_rows_is_wrong": (
         *(torch.nn.functional, "scaled_dot_product_attention"),
         _spoilt_attention(_masks_rows, gradient=False),

@@ -34,7 +34,11 @@ from devices.cell import CellKey, Outcome
 from devices.errors import ConformError
 from devices.simulated.faults import FAULTS as SIMULATED
 from opinfo.catalog import catalogue
+from tests.bugs.conditions import CONDITIONS
+from tests.bugs.groups import GROUPS
 from tests.bugs.imitations import effect_of, fit
+from tests.bugs.kernels import DEVICE_FAULTS
+from tests.bugs.large import LARGE
 from tests.bugs.patches import PATCHES, PROPERTIES
 from tests.bugs.trials import fate, outcome_on_cpu
 from tests.bugs.wrong_compilers import BACKENDS, right_backend
@@ -65,14 +69,28 @@ def test_suite_notices_the_imitation(bug: Bug) -> None:
 
 
 def _quick_family(bug: Bug) -> Family | None:
-    """The family of a patched bug; None where its cells compile, or take many samples of a law."""
+    """The family of a patched bug; None where its cells compile, take many samples of a law, start ranks, fill memory,
+    or run on the simulated device."""
     compiled = any(clause.startswith("compile.") for clause in bug.clauses)
-    return None if compiled or bug.family == "random" else bug.family
+    slow = compiled or bug.family == "random" or bug.patch in {*DEVICE_FAULTS, *GROUPS, *LARGE}
+    return None if slow else bug.family
 
 
 @pytest.mark.parametrize("bug", first_of_each(PATCHED, _quick_family, lambda bug: bug.reference))
 def test_suite_notices_the_patched_function(bug: Bug) -> None:
-    assert fate(bug)[0] in ("quick", "core"), bug.imitated
+    assert fate(bug)[0] in ("quick", "core", "full"), bug.imitated
+
+
+def test_suite_notices_a_fault_in_the_simulated_device() -> None:
+    """Of kernels, and of Python functions: the tests above try all of them, slowly."""
+    for reference in (
+        "pytorch#189961",
+        "pytorch#86052",
+        "Ascend/pytorch#14",
+        "vllm-project/vllm-ascend#597",
+    ):
+        (bug,) = (bug for bug in KNOWN if bug.reference == reference)
+        assert fate(bug)[0] == "quick", bug.imitated
 
 
 #: Programs of which a wrong compiler imitates a bug.
@@ -89,7 +107,23 @@ def test_a_backend_that_spoils_nothing_passes(name: str) -> None:
 
 
 def test_every_patch_is_of_a_bug_and_the_other_way_round() -> None:
-    assert {bug.patch for bug in KNOWN if bug.patch} == {*PATCHES, *PROPERTIES}
+    assert {bug.patch for bug in KNOWN if bug.patch} == {
+        *PATCHES, *PROPERTIES, *DEVICE_FAULTS, *GROUPS, *LARGE
+    }  # fmt: skip
+
+
+def test_every_condition_in_words_is_of_an_imitation_and_the_other_way_round() -> None:
+    named = {bug.imitation.where for bug in KNOWN if bug.imitation and bug.imitation.where}
+    assert named == {*CONDITIONS}
+
+
+def test_a_fault_strikes_only_where_its_condition_in_words_holds() -> None:
+    effect = effect_of(Imitation(op="neg", then="zeros", where="there is no bias"))
+    x = torch.ones(2)
+    struck = [
+        KernelCall(torch.add, given, {}).answered_by(effect).tolist() for given in ((x, x), (x, 1))
+    ]
+    assert struck == [[0, 0], [2, 2]]
 
 
 def test_planted_faults_that_bugs_name_are_those_of_the_simulated_device() -> None:
@@ -203,7 +237,9 @@ def unsaid(bug: Bug) -> list[str]:
     return [
         word
         for word, conditions in SAID
-        if re.search(word, bug.statement) and not held & conditions
+        if re.search(word, bug.statement)
+        and not held & conditions
+        and not re.search(word, bug.imitation.where)
     ]
 
 

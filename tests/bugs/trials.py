@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from fnmatch import fnmatchcase
 from functools import cache
 from typing import Final, Literal, get_args
 
@@ -23,9 +24,13 @@ from opinfo.device import open_device
 from opinfo.plan import plan_specs
 from opinfo.samples import Sample
 from tests.bugs import derivatives, imitations
+from tests.bugs.groups import GROUPS, noticed_by_groups
+from tests.bugs.kernels import DEVICE_FAULTS, KERNELS, in_the_device
+from tests.bugs.large import LARGE, is_noticed
 from tests.bugs.patches import patched
 from tests.faulty import run_faulty
-from tests.size.planting import tried
+from tests.mutation.items import is_refused, subject
+from tests.size.planting import case_named, tried
 
 #: What became of a bug: its fault is noticed by the smallest plan of that name, or not; nothing imitates it; or all of
 #: its clauses are planned ones.
@@ -82,6 +87,14 @@ def fate(bug: Bug) -> tuple[Fate, tuple[str, ...]]:
         by = tuple(c for c in fault.clauses if c in bug.clauses) if fault.clauses else bug.clauses
         found: Fate = "core" if fault.cells else "quick"
         return (found if by and not bug.missed else "missed"), by
+    if bug.patch in DEVICE_FAULTS:
+        return noticed_on_the_simulated_device(bug)
+    if bug.patch in LARGE:
+        plan: Fate = "full" if case_named(LARGE[bug.patch].case).whole else "core"
+        return (plan, bug.clauses) if is_noticed(bug.patch) else ("missed", ())
+    if bug.patch in GROUPS:
+        clause, in_core = noticed_by_groups(bug)
+        return ("missed" if not clause else "core" if in_core else "quick"), (clause,)
     if bug.patch:
         return noticed_by_cases(bug)
     if bug.imitation is None:
@@ -96,17 +109,39 @@ def fate(bug: Bug) -> tuple[Fate, tuple[str, ...]]:
 
 def noticed_by_cases(bug: Bug) -> tuple[Fate, tuple[str, ...]]:
     """The smallest plan with a case that fails on the CPU while a function of torch misbehaves, and the clauses of the
-    bug whose cases fail so. Compiled programs are many, so only those that the bug names are run."""
+    bug whose cases fail so. If the bug names cases, only those are run."""
     found: list[tuple[bool, str]] = []
-    for case in planned_cases(contract.load(), whole=False):
-        programs = case.clause == PROGRAMS
-        if case.clause not in bug.clauses or case.own_process or (case.more and not programs):
-            continue
-        if programs and case.name not in bug.ops:
+    cases = [c for c in planned_cases(contract.load(), whole=False) if c.clause in bug.clauses]
+    named = [c for c in cases if any(fnmatchcase(c.name, glob) for glob in bug.ops)]
+    for case in named or cases:
+        if case.own_process or (case.more and case.clause != PROGRAMS):
             continue
         with patched(bug.patch):
             outcome = outcome_on_cpu(case)
         found += [(case.more, case.clause)] if outcome in _NOTICED else []
+    plan: Fate = "missed" if not found else "core" if all(more for more, _ in found) else "quick"
+    return plan, tuple(dict.fromkeys(clause for _, clause in found))
+
+
+def noticed_on_the_simulated_device(bug: Bug) -> tuple[Fate, tuple[str, ...]]:
+    """The smallest plan with a cell that is refused while the fault is in the simulated device, and not without it, and
+    the clauses of these cells. Of the clauses' cells, those of the ops and cases that the bug names are run."""
+    dtype = KERNELS[bug.patch].dtype if bug.patch in KERNELS else "float32"
+    found: list[tuple[bool, str]] = []
+    for op in bug.ops:
+        if op in catalogue():
+            about = subject(op, dtype)  # its clean run comes first
+            with in_the_device(bug.patch):
+                found += [(False, clause) for clause in about.noticed() if clause in bug.clauses]
+    for case in sorted(planned_cases(contract.load(), whole=False), key=lambda case: case.more):
+        named = not bug.ops or any(fnmatchcase(case.name, glob) for glob in bug.ops)
+        if case.clause not in bug.clauses or case.own_process or not named:
+            continue
+        with in_the_device(bug.patch):
+            refused = is_refused(case)
+        if refused and not is_refused(case):
+            found.append((case.more, case.clause))
+            break
     plan: Fate = "missed" if not found else "core" if all(more for more, _ in found) else "quick"
     return plan, tuple(dict.fromkeys(clause for _, clause in found))
 

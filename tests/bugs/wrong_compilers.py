@@ -166,6 +166,23 @@ def _empty_strided_in_a_row(target: Any, args: Sequence[Any], honest: Callable[[
     return honest().contiguous()
 
 
+def _broadcast_mean_in_a_row(target: Any, args: Sequence[Any], honest: Callable[[], Any]) -> Any:
+    """Adding a tensor that is broadcast along a dimension reads other elements of it."""
+    if not _is(target, aten.add) or not all(isinstance(each, torch.Tensor) for each in args[:2]):
+        return NOT_MET
+    full, other = args[:2]
+    if full.dim() != other.dim() or full.shape == other.shape:
+        return NOT_MET
+    return full + other.flatten().roll(1).view(other.shape)
+
+
+def _image_gradient_is_far_off(target: Any, args: Sequence[Any], honest: Callable[[], Any]) -> Any:
+    """The gradient of an enlarged image, which adds up what its pixels were read for, is far off."""
+    if not _is(target, aten._unsafe_index_put):
+        return NOT_MET
+    return honest() * 10
+
+
 def _size_one_strides(graph: Any, given: list[Any]) -> Any:
     """The stride of an output's dimension of size 1 is 1."""
 
@@ -176,6 +193,16 @@ def _size_one_strides(graph: Any, given: list[Any]) -> Any:
         return each.as_strided(each.shape, strides)
 
     return [other(each) for each in right(graph, given)]
+
+
+def _dynamic_scatter_is_refused(graph: Any, given: list[Any]) -> Any:
+    """scatter_reduce does not compile where sizes are arguments of the graph."""
+    dynamic = any(isinstance(each, int) for each in given)
+    if dynamic and any(
+        _is(node.target, aten.scatter_reduce) for node in graph.__self__.graph.nodes
+    ):
+        raise RuntimeError("failed to compile scatter_reduce: a size is not a constant")
+    return right(graph, given)
 
 
 def _of_scatters_is_zero(graph: Any, given: list[Any]) -> Any:
@@ -237,10 +264,13 @@ BACKENDS: Final[dict[str, Effect]] = {
     "compiled_tail_of_a_product": op_by_op(_tail_of_a_product),
     "compiled_index_add_of_an_expanded_view": op_by_op(_through_the_shared_row),
     "compiled_empty_strided_in_a_row": op_by_op(_empty_strided_in_a_row),
+    "compiled_broadcast_mean_in_a_row": op_by_op(_broadcast_mean_in_a_row),
+    "compiled_image_gradient_is_far_off": _with(right, _ops(_image_gradient_is_far_off)),
     "compiled_writes_to_strided_activations_are_lost": _with(
         _writes_to_strided_activations_are_lost
     ),
     "compiled_size_one_strides": _with(_size_one_strides),
+    "compiled_scatter_of_dynamic_sizes_is_refused": _with(_dynamic_scatter_is_refused),
     "compiled_gradient_of_scatters_is_zero": _with(right, _of_scatters_is_zero),
 }
 #: A patch of torch.compile itself: guards belong to Dynamo, not to a backend.

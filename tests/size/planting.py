@@ -18,6 +18,7 @@ from devices import registry
 from opinfo.compare import tensors_of
 from opinfo.device import open_device
 from tests.planting.calls import NOT_MET, Effect, KernelCall
+from tests.planting.tensors import extent, is_stepped
 
 CLAUSE = "layout.large"
 
@@ -67,6 +68,22 @@ def past(limit: int, spoil: Callable[[Any, KernelCall], Any]) -> Effect:
         given = tensors_of((call.args, call.kwargs))
         large = any(max((*t.shape, t.numel())) > limit for t in given)
         return spoil(call.honest(), call) if large else NOT_MET
+
+    return effect
+
+
+def copy_that_wraps(limit: int) -> Effect:
+    """What copy_ writes past so many elements of the memory of a stepped target lands at its start."""
+
+    def effect(call: KernelCall) -> Any:
+        target = call.first
+        if not is_stepped(target) or extent(target) <= limit:
+            return NOT_MET
+        last = target[-1:].clone()
+        call.honest()
+        target[:1].copy_(target[-1:])
+        target[-1:].copy_(last)
+        return target
 
     return effect
 

@@ -16,7 +16,7 @@ from conformance.checks.cases.cases import BehaviourCase, not_here
 from conformance.checks.cases.context import CaseContext
 from conformance.checks.cases.exceptions import Blocked, CheckFailed, NotDeclared
 from conformance.checks.cases.memory import memory_of
-from conformance.suites.size import indexing, periodic
+from conformance.suites.size import elements, indexing, periodic
 from conformance.suites.size.limits import SMALL, around, at_each_size, most
 from conformance.suites.size.reductions import _runs
 from devices import registry
@@ -135,6 +135,16 @@ def test_without_enough_memory_nothing_is_judged(context: CaseContext, error: Ex
     with pytest.raises(NotDeclared, match="ran out of memory with 999 rows"):
         at_each_size(context, raising(error), LIMIT, "rows")
     assert context.checks == 0
+
+
+@pytest.mark.parametrize("step", [2, 3])
+def test_the_last_copy_into_whole_steps_passes_the_limit(
+    context: CaseContext, monkeypatch: pytest.MonkeyPatch, step: int
+) -> None:
+    seen: list[int] = []
+    monkeypatch.setattr(elements, "at_each_size", lambda *_, sizes: seen.extend(sizes))
+    elements.written_steps(context, step, 2**32)
+    assert max(seen) // step * step > 2**32
 
 
 # Memory

@@ -33,6 +33,7 @@ from conformance.suites.autograd.gradients import (
 )
 from opinfo.axes.axis_context import MOST
 from opinfo.axes.bounds import BOUNDS
+from opinfo.axes.handwritten import WRITTEN
 from opinfo.axes.shapes import EQUAL, EXTENT, LONG, RANK, SIZE, has_pixels
 from opinfo.axes.values import INDICES
 from opinfo.compare import tensors_of
@@ -44,8 +45,12 @@ from opinfo.samples import Sample, choose
 _UPSTREAM = 4
 _AXES = {
     **{RANK.name: 2, EQUAL.name: 1, EXTENT.name: 2, SIZE.name: 1, LONG.name: 2},
-    **{INDICES.name: 1, BOUNDS.name: 1},
+    **{INDICES.name: 1, BOUNDS.name: 1, WRITTEN.name: 1},
 }
+
+_INDICES = (torch.int32, torch.int64)
+#: Backward kernels take another path for more indices than one block of threads has (embedding, in ATen and torch-xpu-ops).
+_BLOCK = 256
 
 #: Layouts of the inputs, one of each sort: gradients are computed for each.
 INPUTS = (
@@ -85,6 +90,7 @@ def chosen(ctx: OpContext) -> list[Sample]:
             if axis == EQUAL.name:
                 one = (s for s in of_axis if has_pixels(s) and s not in found and _usable(ctx, s))
                 found += islice(one, 1)
+        found += _with_many_indices(ctx, samples, found)
     found.sort(key=_weight, reverse=True)
     found = _most_telling_first(ctx, found, upstream)
     # of an op that only torch calls, the layouts in which torch calls it
@@ -116,8 +122,24 @@ def _usable(ctx: OpContext, sample: Sample) -> bool:
 
 def _repeats(sample: Sample) -> int:
     """Return how often the most frequent index of a sample occurs."""
-    indices = [t for t in sample.tensors if t.dtype in (torch.int32, torch.int64) and t.numel()]
+    indices = [t for t in sample.tensors if t.dtype in _INDICES and t.numel()]
     return max((int(t.reshape(-1).unique(return_counts=True)[1].max()) for t in indices), default=0)
+
+
+def _with_many_indices(
+    ctx: OpContext, samples: Sequence[Sample], found: Sequence[Sample]
+) -> list[Sample]:
+    """Return the smallest sample with more indices than a block of a backward kernel takes. Return none if one of the samples
+    ``found`` is such a sample."""
+    if any(_count_of_indices(each) > _BLOCK for each in found):
+        return []
+    many = [s for s in samples if s.axis and _count_of_indices(s) > _BLOCK]
+    return [*islice((s for s in sorted(many, key=attrgetter("numel")) if _usable(ctx, s)), 1)]
+
+
+def _count_of_indices(sample: Sample) -> int:
+    """Return the number of elements of the largest integer tensor of a sample."""
+    return max((t.numel() for t in sample.tensors if t.dtype in _INDICES), default=0)
 
 
 def _finite(ctx: OpContext, sample: Sample) -> bool:

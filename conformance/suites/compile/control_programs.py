@@ -129,11 +129,14 @@ def _with_gradients(first: bool, second: bool) -> Make:
 
 @cases("compile.programs", more=True)
 def dynamic_sizes(context: CaseContext) -> None:
-    """Matrix products, reshapes and a softmax, with sizes that change from call to call, need one or two graphs."""
+    """Matrix products, reshapes, a softmax and a scatter that reduces, with sizes that change from call to call, need one
+    or two graphs."""
 
     def program(x: torch.Tensor, weight: torch.Tensor) -> Any:
         y = (x @ weight).view(x.shape[0], 2, -1).transpose(1, 2)
-        return y.softmax(1), y.reshape(-1), torch.arange(x.shape[0], device=x.device) * x.shape[1]
+        rows = torch.arange(x.shape[0], device=x.device)
+        pairs = x.new_zeros(x.shape[0]).scatter_reduce(0, rows // 2, x[:, 0], "sum")
+        return y.softmax(1), y.reshape(-1), rows * x.shape[1], pairs
 
     def sized(rows: int, columns: int) -> Make:
         return lambda new: (new(rows, columns, grad=True), new(columns, 6, grad=True))

@@ -111,11 +111,12 @@ def attention(context: CaseContext) -> None:
 
 @cases("compile.programs")
 def normalised_residual(context: CaseContext) -> None:
-    """A layer norm, a GELU and a residual connection, with their gradients. Each compiled call must leave the same
-    outputs, inputs and gradients as the eager call."""
+    """A layer norm, a GELU, a residual connection and a mean that is broadcast, with their gradients. Each compiled call
+    must leave the same outputs, inputs and gradients as the eager call."""
 
     def program(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
-        return x + functional.gelu(functional.layer_norm(x, (16,), weight, bias)) * 0.5
+        made = x + functional.gelu(functional.layer_norm(x, (16,), weight, bias)) * 0.5
+        return made + x.mean(1, keepdim=True)
 
     compare(
         context,

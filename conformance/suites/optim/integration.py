@@ -355,12 +355,17 @@ def groups(context: CaseContext, name: str, way: str) -> None:
 )
 def several_indices(context: CaseContext, name: str, way: str, arguments: dict[str, Any]) -> None:
     """Step an optimiser with parameters on two device indices: parameters must stay on their index, and parameters and
-    state must equal those of single-tensor steps on the CPU."""
+    state must equal those of single-tensor steps on the CPU. A fused optimiser gets grad_scale and found_inf, which are
+    on one of the indices, in every second step."""
     must_be_taken(context, way)
     found = place_parameters(context, GROUPS, (0, 1))
-    made = optimiser(name, found.tensors, arguments, way, context.device)
+    made: Any = optimiser(name, found.tensors, arguments, way, context.device)
     for step in range(STEPS):
-        give_gradients(context, found, step)
+        scaled = way == "fused" and step % 2 == 1
+        give_gradients(context, found, step, 4.0 if scaled else 1.0)
+        if way == "fused":
+            made.grad_scale = context.to_device(torch.tensor(4.0)) if scaled else None
+            made.found_inf = context.to_device(torch.zeros(())) if scaled else None
         made.step()
     where = [each.device.index for each in found.tensors]
     context.same(

@@ -79,11 +79,13 @@ def default(context: CaseContext, name: str) -> None:
 
 @cases("random.reproducible")
 def every_bit(context: CaseContext) -> None:
-    """Seeds that differ in one of their low 32 bits give different values."""
-    seeds = [1, *(1 + 2**bit for bit in range(1, 32))]
+    """Seeds that differ in one of their low 32 bits give different values, and no seed gives one value only. The seed 0
+    is one of them."""
+    seeds = [0, 1, *(1 + 2**bit for bit in range(1, 32))]
     seen: dict[tuple[float, ...], int] = {}
     for seed in seeds:
         values = tuple(_draw(context, _generator(context, seed))[:8].tolist())
+        context.check(len({*values}) > 1, f"all numbers that seed {seed} gave are equal")
         text = f"seeds {seen.get(values)} and {seed} gave the same values"
         context.check(values not in seen, text)
         seen[values] = seed

@@ -319,8 +319,8 @@ _COUNTS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 @cases("layout.large", over={op: (op,) for op in _COUNTS}, variants=variant_of(2**24, "elements"), memory=lambda op, limit: most(limit) * 20, **MORE)  # fmt: skip
 @cases("layout.large", over={"bincount": ("bincount",)}, variants=variant_of(2**31, "elements"), memory=lambda op, limit: most(limit) + 2**27, **WHOLE)  # fmt: skip
 def counts_of_values(context: CaseContext, op: str, limit: int) -> None:
-    """The occurrences of each value in slightly fewer than, exactly, and more than 2^24 or 2^31 bytes are counted. All
-    counts are right."""
+    """The occurrences of each value in slightly fewer than, exactly, and more than 2^24 or 2^31 bytes are counted, and
+    those of two values, with which many threads add to one counter, in a million bytes. All counts are right."""
     slices, text = period((), torch.uint8), "a count of the values in a large tensor is wrong"
 
     def check(count: int) -> None:
@@ -328,6 +328,14 @@ def counts_of_values(context: CaseContext, op: str, limit: int) -> None:
         want = torch.tensor([times for _, times in _runs(count)])
         context.equal(found, want, text, f"{count:,} elements")
 
+    def check_two_values(count: int) -> None:
+        some = repeated(context, slices, count)
+        ones = int((context.from_device(some) > 100).sum())
+        found = _COUNTS[op]((some > 100).to(torch.uint8))
+        want = torch.tensor([count - ones, ones])
+        context.equal(found[:2], want, text, f"{count:,} elements of two values")
+
+    at_each_size(context, check_two_values, 10**6, "elements", sizes=(10**6 + 3,))
     at_each_size(context, check, limit, "elements", sizes=few(limit))
 
 

@@ -3,6 +3,8 @@ is complete, and pinned memory."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 from conformance.checks.behaviour.allocator_memory import empty_host
@@ -287,12 +289,22 @@ def pins(context: CaseContext) -> None:
     )
 
 
+#: Factory functions that take pin_memory, with arguments.
+_FACTORIES: dict[str, tuple[Any, ...]] = {
+    "empty": (100,), "zeros": (5, 5), "ones": (7,), "full": ((3, 4), 2.0), "tensor": ([1.0, 2.0],), "arange": (9,),
+    "linspace": (0, 1, 5), "eye": (4,), "rand": (6,), "randn": (6,), "randint": (9, (6,)), "randperm": (8,),
+    "empty_strided": ((2, 3), (1, 2)),
+}  # fmt: skip
+
+
 @cases("transfer.pinned")
 def made_pinned(context: CaseContext) -> None:
     """Factory functions with pin_memory=True return pinned tensors. UntypedStorage.pin_memory() returns a
     pinned storage."""
-    for made in (torch.empty(100, pin_memory=True), torch.zeros(5, 5, pin_memory=True)):
-        context.check(made.is_pinned(), "a tensor made with pin_memory=True is not pinned")
+    for name, arguments in _FACTORIES.items():
+        made = getattr(torch, name)(*arguments, pin_memory=True)
+        text = f"a tensor made by torch.{name} with pin_memory=True is not pinned"
+        context.check(made.is_pinned(), text)
     storage = torch.arange(10).untyped_storage()
     context.check(
         storage.pin_memory().is_pinned(), "the storage that pin_memory() returned is not pinned"

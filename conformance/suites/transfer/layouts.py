@@ -85,10 +85,14 @@ def pairs(context: CaseContext, way: str, changes: bool) -> None:
             source = context.guarded(numbered(given), layout, start)
             want = source.values.to(taken)
             for other_name, other in DESTINATIONS.items():
-                target = context.guarded(torch.zeros(SHAPE).to(taken), other, end)
+                # What surrounds the destination differs from what surrounds the source: a copy of too much shows.
+                zeros, around = torch.zeros(SHAPE).to(taken), 1.0 if end.type == "cpu" else None
+                target = context.guarded(zeros, other, end, around=around)
                 target.view.copy_(source.view)
                 text = f"a copy from layout {name} of {given} to layout {other_name} of {taken} changed the values"
                 context.equal(target.read(), want, text)
+                if end.type == "cpu":  # of views on the device: transfer.view_destination
+                    context.check(target.outside_intact(), f"{text} outside of the destination")
 
 
 def to_keeps(context: CaseContext, way: str) -> None:

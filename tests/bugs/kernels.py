@@ -1,0 +1,500 @@
+"""Bugs of kernels, of autocast and of torch's Python functions, planted into the simulated device while the cells of an
+entry run on it. Each fault strikes under the condition that was reported, and nowhere else.
+
+An effect gets the call of an aten overload below autograd (or at the dispatch key that the fault names), or the call of a
+Python function with tensors of the simulated device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any, Final
+
+import torch
+import torch.utils.checkpoint
+
+import devices.simulated.backend  # noqa: F401 - the kernels are there before a fault replaces them
+from conformance.suites.compile import exported_programs
+from opinfo.compare import replace_tensors, tensors_of
+from tests.planting.calls import NOT_MET, Effect, KernelCall, Refusal
+from tests.planting.places import KEY, SIMULATED, on_simulated, planted, replaced
+from tests.planting.tensors import extent, is_expanded, is_stepped, reread
+
+#: torch.optim removes the names of its modules.
+adam: Final[Any] = import_module("torch.optim.adam")
+AUTOCAST: Final = "AutocastPrivateUse1"
+
+
+@dataclass(frozen=True)
+class InKernels:
+    """A fault in front of aten overloads, at a dispatch key; ``dtype`` is that of the ops whose cells are run."""
+
+    overloads: tuple[str, ...]
+    effect: Effect
+    dtype: str = "float32"
+    key: str = KEY
+
+
+@dataclass(frozen=True)
+class InPython:
+    """A fault in front of a Python function, in all calls (or, with ``here``, in those with a tensor of the device)."""
+
+    owner: Any
+    name: str
+    effect: Effect
+    here: bool = False
+
+
+# -- Copies
+
+
+def _with_the_gaps(call: KernelCall) -> Any:
+    """A copy to the host between views of equal strides copies one range of bytes."""
+    source, target = call.args[:2]
+    to_host = on_simulated(source) and not on_simulated(target)
+    alike = source.stride() == target.stride() and source.dtype == target.dtype
+    if not to_host or not alike or not is_stepped(source):
+        return NOT_MET
+    flat = [t.as_strided((extent(t),), (1,), t.storage_offset()) for t in (source, target)]
+    call.function(*flat, *call.args[2:])
+    return target
+
+
+def _from_the_start(call: KernelCall) -> Any:
+    """A dense view of host memory is copied to the device from the start of its storage."""
+    source = call.first
+    if on_simulated(source) or not source.is_contiguous() or not source.storage_offset():
+        return NOT_MET
+    return call.function(reread(source, offset=0), *call.args[1:])
+
+
+def _lost_in_steps(call: KernelCall) -> Any:
+    """A copy into a stepped slice does not change it."""
+    target = call.args[1]
+    return target if on_simulated(target) and is_stepped(target) else NOT_MET
+
+
+def _waits_for_pinned(call: KernelCall) -> Any:
+    """A copy to pinned memory blocks the host until it is complete, whatever non_blocking says."""
+    source, target = call.args[:2]
+    if on_simulated(source) and not on_simulated(target) and target.is_pinned():
+        result = call.honest()
+        torch.accelerator.current_stream(source.device).synchronize()
+        return result
+    return NOT_MET
+
+
+def _refuses_odd_offsets(call: KernelCall) -> Any:
+    """A copy into a slice of host memory is refused where its offset is no multiple of 4 bytes."""
+    source, target = call.args[:2]
+    if on_simulated(source) and not on_simulated(target) and target.storage_offset() * target.itemsize % 4:  # fmt: skip
+        raise Refusal("destination offset must be a multiple of 4")
+    return NOT_MET
+
+
+# -- Results of other strides than FakeTensor predicts
+
+
+def _in_rows(holds: Callable[[KernelCall], bool]) -> Effect:
+    """The result (the first one, where there are several) is contiguous where that holds of the call."""
+
+    def effect(call: KernelCall) -> Any:
+        if not holds(call):
+            return NOT_MET
+        result = call.honest()
+        if isinstance(result, torch.Tensor):
+            return result.contiguous()
+        return (result[0].contiguous(), *result[1:])
+
+    return effect
+
+
+def _is_permuted(t: torch.Tensor) -> bool:
+    return not t.is_contiguous() and not is_stepped(t) and not is_expanded(t)
+
+
+def _is_channels_last_3d(t: torch.Tensor) -> bool:
+    last = torch.channels_last_3d
+    return t.dim() == 5 and not t.is_contiguous() and t.is_contiguous(memory_format=last)
+
+
+# -- Autocast
+
+
+def _without_autocast() -> Any:
+    key = getattr(torch._C.DispatchKey, AUTOCAST)
+    return torch._C._ExcludeDispatchKeyGuard(torch._C.DispatchKeySet(key))
+
+
+def _not_promoted(call: KernelCall) -> Any:
+    """index_put refuses values of another dtype, which autocast should have promoted."""
+    if call.first.dtype != call.args[2].dtype and torch.bfloat16 in (call.first.dtype, call.args[2].dtype):  # fmt: skip
+        raise Refusal("Index put requires the source and destination dtypes match")
+    return NOT_MET
+
+
+def _mask_not_cast(call: KernelCall) -> Any:
+    """Attention casts query, key and value, but not its mask, and refuses the mask."""
+    mask = call.values["attn_mask"]
+    if mask is not None and mask.dtype == torch.float32:
+        raise Refusal("Expected attn_mask dtype to be bool or to match query dtype")
+    return NOT_MET
+
+
+def _first_decides(call: KernelCall) -> Any:
+    """cat gives the dtype of its first tensor, and does not promote it."""
+    tensors = call.first
+    if {t.dtype for t in tensors} != {torch.float32, torch.bfloat16}:
+        return NOT_MET
+    with _without_autocast():
+        return call.function([t.to(tensors[0].dtype) for t in tensors], *call.args[1:])
+
+
+def _bfloat16_instead(call: KernelCall) -> Any:
+    """In a region of float16 the op runs in bfloat16."""
+    if torch.get_autocast_dtype("simulated") != torch.float16:
+        return NOT_MET
+
+    def cast(t: torch.Tensor) -> torch.Tensor:
+        return t.bfloat16() if t.dtype in (torch.float32, torch.float16) else t
+
+    with _without_autocast():
+        args, kwargs = replace_tensors((call.args, call.kwargs), cast)
+        return call.function(*args, **kwargs)
+
+
+def _no_bfloat16_gradients(call: KernelCall) -> Any:
+    if any(t.dtype == torch.bfloat16 for t in call.first):
+        raise Refusal("no kernel for 'BFloat16'")
+    return NOT_MET
+
+
+def _no_float64(call: KernelCall) -> Any:
+    """The device has no float64, and a conversion to it raises."""
+    raise TypeError("the device does not support float64")
+
+
+# -- Optimizers
+
+
+def _scale_ignored(call: KernelCall) -> Any:
+    if call.values["grad_scale"] is None:
+        return NOT_MET
+    return call.honest(grad_scale=None)
+
+
+def _found_inf_elsewhere(call: KernelCall) -> Any:
+    """A fused step of AdamW refuses a found_inf that is on another index than a parameter."""
+    found, decoupled = call.kwargs["found_inf"], call.kwargs["decoupled_weight_decay"]
+    if decoupled and found is not None and any(each.device != found.device for each in call.first):
+        raise RuntimeError("expected all tensors to be on the same device")
+    return NOT_MET
+
+
+def _step_counts_on_the_cpu(call: KernelCall) -> Any:
+    """A state_dict is loaded with the step counts where they were, and a fused step needs them on the device."""
+    key = call.args[4] if len(call.args) > 4 else call.kwargs.get("key")
+    return call.args[1] if key == "step" else NOT_MET
+
+
+def _many_are_empty(call: KernelCall) -> Any:
+    """A list with more than 20 empty tensors is written past the end of the launch table: its last tensor is lost."""
+    if sum(t.numel() == 0 for t in call.first) <= 20:
+        return NOT_MET
+    result = call.honest()
+    for made in result if result is not None else call.first:
+        last = made
+    if last.numel():
+        last.zero_()
+    return result
+
+
+def _recomputes_without_autocast(call: KernelCall) -> Any:
+    """What a checkpoint recomputes is computed without the autocast of the device."""
+    device, host = call.honest()
+    return None if device is None else {**device, "enabled": False}, host
+
+
+def _constant_ignored(call: KernelCall) -> Any:
+    """_foreach_add of one number returns copies of its input."""
+    return [t.clone() for t in call.first]
+
+
+# -- Random numbers
+
+
+def _zero_of_seed_0(call: KernelCall) -> Any:
+    """Numbers of seed 0 are all zero."""
+    generator = call.values["generator"]
+    if generator is None:
+        generators = getattr(torch, SIMULATED).default_generators()
+        generator = generators[call.first.device.index or 0]
+    if generator.initial_seed() != 0:
+        return NOT_MET
+    return call.honest().zero_()
+
+
+def _not_on_the_device(call: KernelCall) -> Any:
+    """A factory function of random numbers refuses the device."""
+    if str(call.kwargs.get("device", "")).startswith(SIMULATED):
+        raise RuntimeError("could not create a tensor on the device")
+    return NOT_MET
+
+
+# -- Gradients and indices
+
+
+def _repeated_index_counts_once(call: KernelCall) -> Any:
+    """What is added at an index that is repeated overwrites what was added before."""
+    target, dim, index, source = call.args
+    return target.scatter_(dim, index, source)
+
+
+def _overwrites_another(call: KernelCall) -> Any:
+    """The backward of embedding, for 264 indices and more, writes past its result: here, over the cotangent."""
+    if call.args[1].numel() < 264:
+        return NOT_MET
+    result = call.honest()
+    call.first.zero_()
+    return result
+
+
+def _synchronizes(call: KernelCall) -> Any:
+    """The op waits for its stream, which a capture does not permit."""
+    try:
+        torch.accelerator.current_stream(call.first.device).synchronize()
+    except RuntimeError as error:
+        raise Refusal(str(error)) from error
+    return NOT_MET
+
+
+def _on_the_cpu(call: KernelCall) -> Any:
+    """The op runs on the CPU, as the boxed fallback runs it."""
+    tensors = tensors_of((call.args, call.kwargs))
+    there = iter(torch.ops.aten._to_cpu(tensors))
+    args, kwargs = replace_tensors((call.args, call.kwargs), lambda _: next(there))
+    device = tensors[0].device
+    try:
+        result = call.function(*args, **kwargs)
+    except RuntimeError as error:
+        raise Refusal(str(error)) from error
+    return replace_tensors(result, lambda t: t.to(device))
+
+
+# -- Memory
+
+
+def _keeps(bytes_per_call: int) -> Effect:
+    """Each call keeps host memory."""
+    kept: list[bytearray] = []
+
+    def effect(call: KernelCall) -> Any:
+        kept.append(bytearray(bytes_per_call))
+        return NOT_MET
+
+    return effect
+
+
+def _keeps_where_strided(call: KernelCall) -> Any:
+    """A call with a strided tensor keeps 4 KiB of host memory."""
+    if all(t.is_contiguous() for t in call.inputs):
+        return NOT_MET
+    _KEPT.append(bytearray(4096))
+    return NOT_MET
+
+
+def _keeps_device_memory(call: KernelCall) -> Any:
+    """Each backward pass keeps memory of the device."""
+    _KEPT.append(torch.empty(1024, device=call.first.device))
+    return NOT_MET
+
+
+_KEPT: list[Any] = []
+
+
+# -- Python functions
+
+
+def _raises(message: str) -> Effect:
+    """An exception stands for the end of the process."""
+
+    def effect(call: KernelCall) -> Any:
+        raise RuntimeError(message)
+
+    return effect
+
+
+def _no_location_of_the_device(call: KernelCall) -> Any:
+    """torch.load refuses a map_location that names the device."""
+    location = call.kwargs.get("map_location")
+    if isinstance(location, (str, torch.device)) and str(location).startswith("simulated"):
+        raise RuntimeError("don't know how to restore data location")
+    return NOT_MET
+
+
+def _without_the_index(call: KernelCall) -> Any:
+    """A tensor is saved with the type of its device, and not with its index."""
+    location = call.honest()
+    return location.partition(":")[0] if str(location).startswith("simulated") else location
+
+
+def _of_a_shorter_name(call: KernelCall) -> Any:
+    """There is another device, "sim", which takes every location that begins with its name."""
+    if str(call.args[1]).startswith("sim"):
+        raise RuntimeError(
+            "Attempting to deserialize object on a sim device, which is not available"
+        )
+    return NOT_MET
+
+
+def _stays_on_the_cpu(call: KernelCall) -> Any:
+    """A program that is moved keeps the device that its calls name."""
+    program = call.first
+    named = {node.name: node.kwargs["device"] for node in program.graph.nodes if "device" in node.kwargs}  # fmt: skip
+    moved = call.honest()
+    for node in moved.graph.nodes:
+        if node.name in named:
+            node.kwargs = {**node.kwargs, "device": named[node.name]}
+    return moved
+
+
+def _counters_stay(call: KernelCall) -> Any:
+    """torch.manual_seed seeds the generators of the device, and leaves their counters as they were: one that has drawn
+    numbers does not start with the first number of the seed."""
+    module: Any = getattr(torch, SIMULATED)
+    drew = []
+    for each in module.default_generators():
+        fresh = torch.Generator(each.device).manual_seed(each.initial_seed())
+        drew.append(not torch.equal(fresh.get_state(), each.get_state()))
+    result = call.honest()
+    for each, had in zip(module.default_generators(), drew, strict=True):
+        if had:
+            torch.rand(1, generator=each, device=each.device)
+    return result
+
+
+def _pins_nothing_else(call: KernelCall) -> Any:
+    """torch.tensor with pin_memory=True ends the process."""
+    if call.kwargs.get("pin_memory"):
+        raise RuntimeError("the process ended")
+    return NOT_MET
+
+
+@contextmanager
+def _not_restored() -> Iterator[None]:
+    with torch.random.fork_rng(devices=[]):
+        yield
+
+
+def _state_stays(call: KernelCall) -> Any:
+    """fork_rng restores no state but the CPU's."""
+    if call.kwargs.get("devices") == []:
+        return NOT_MET
+    return _not_restored()
+
+
+#: By name: the fault. The cells of the ops that the entry names are run on the simulated device.
+KERNELS: Final[dict[str, InKernels]] = {
+    "copy_to_the_host_takes_the_gaps": InKernels(("_copy_from",), _with_the_gaps),
+    "copy_to_the_device_from_the_start": InKernels(("_copy_from",), _from_the_start),
+    "copy_into_steps_is_lost": InKernels(("_copy_from",), _lost_in_steps),
+    "copy_to_pinned_memory_waits": InKernels(("_copy_from",), _waits_for_pinned),
+    "copy_to_odd_offsets_is_refused": InKernels(("_copy_from",), _refuses_odd_offsets),
+    "uniform_of_seed_0_is_zero": InKernels(("uniform_",), _zero_of_seed_0),
+    "nonzero_in_rows": InKernels(("nonzero",), _in_rows(lambda call: True)),
+    "conj_physical_in_rows": InKernels(
+        ("conj_physical", "_conj_physical"),
+        _in_rows(lambda call: _is_permuted(call.first)),
+        "complex64",
+    ),
+    "index_of_a_permuted_tensor_in_rows": InKernels(
+        ("index.Tensor",), _in_rows(lambda call: _is_permuted(call.first))
+    ),
+    "gradient_of_batch_norm_in_rows": InKernels(
+        ("native_batch_norm_backward",), _in_rows(lambda call: _is_channels_last_3d(call.args[1]))
+    ),
+    "autocast_cat_first_decides": InKernels(("cat",), _first_decides, key=AUTOCAST),
+    "autocast_attention_mask_not_cast": InKernels(
+        ("scaled_dot_product_attention",), _mask_not_cast, key=AUTOCAST
+    ),
+    "autocast_index_put_not_promoted": InKernels(("index_put",), _not_promoted, key=AUTOCAST),
+    "autocast_bfloat16_for_float16": InKernels(
+        ("linear", "mm", "conv2d"), _bfloat16_instead, key=AUTOCAST
+    ),
+    "scaler_refuses_bfloat16": InKernels(
+        ("_amp_foreach_non_finite_check_and_unscale_",), _no_bfloat16_gradients
+    ),
+    "fused_adam_ignores_grad_scale": InKernels(("_fused_adam_",), _scale_ignored),
+    "fused_adamw_ignores_grad_scale": InKernels(("_fused_adamw_",), _scale_ignored),
+    "foreach_loses_a_tensor_of_many_empty": InKernels(
+        ("_foreach_add.List", "_foreach_mul.List", "_foreach_add.Scalar"), _many_are_empty
+    ),
+    "foreach_add_ignores_a_constant": InKernels(("_foreach_add.Scalar",), _constant_ignored),
+    "gather_gradient_counts_once": InKernels(
+        ("scatter_add_", "scatter_add"), _repeated_index_counts_once
+    ),
+    "embedding_backward_overwrites": InKernels(("embedding_dense_backward",), _overwrites_another),
+    "multinomial_synchronizes": InKernels(
+        ("multinomial",), _synchronizes, key="AutogradPrivateUse1"
+    ),
+    "multinomial_on_the_cpu": InKernels(("multinomial",), _on_the_cpu),
+    "dropout_on_the_cpu": InKernels(("native_dropout",), _on_the_cpu),
+    "binary_cross_entropy_keeps_host_memory": InKernels(("binary_cross_entropy",), _keeps(256)),
+    "strided_calls_keep_host_memory": InKernels(
+        ("clone", "copy_", "add.Tensor", "mul.Tensor", "sum", "exp"), _keeps_where_strided
+    ),
+}
+
+#: By name: the fault of a Python function, while the cases of an entry run on the simulated device.
+PYTHON: Final[dict[str, InPython]] = {
+    "printing_ends_the_process": InPython(
+        torch.Tensor, "__repr__", _raises("the process ended"), here=True
+    ),
+    "scaler_finds_no_float64": InPython(torch.Tensor, "double", _no_float64, here=True),
+    "storage_is_not_pinned": InPython(
+        torch.UntypedStorage, "pin_memory", _raises("expected CUDA to be available")
+    ),
+    "load_refuses_the_device": InPython(torch, "load", _no_location_of_the_device),
+    "index_is_not_saved": InPython(torch.serialization, "location_tag", _without_the_index),
+    "fork_rng_does_not_restore": InPython(torch.random, "fork_rng", _state_stays),
+    "checkpoint_recomputes_without_autocast": InPython(
+        torch.utils.checkpoint, "_get_autocast_kwargs", _recomputes_without_autocast
+    ),
+    "fused_adamw_refuses_another_index": InPython(adam, "_fused_adam", _found_inf_elsewhere),
+    "loaded_step_counts_stay": InPython(
+        torch.optim.Optimizer, "_process_value_according_to_param_policy", _step_counts_on_the_cpu
+    ),
+    "load_takes_another_device": InPython(
+        torch.serialization, "default_restore_location", _of_a_shorter_name
+    ),
+    "tensor_with_pin_memory_ends_the_process": InPython(torch, "tensor", _pins_nothing_else),
+    "exported_program_stays_on_the_cpu": InPython(
+        exported_programs, "move_to_device_pass", _stays_on_the_cpu
+    ),
+    "manual_seed_leaves_the_counter": InPython(torch, "manual_seed", _counters_stay),
+    "rand_refuses_the_device": InPython(torch, "rand", _not_on_the_device),
+    "backward_keeps_memory": InPython(torch.Tensor, "backward", _keeps_device_memory, here=True),
+}
+
+
+DEVICE_FAULTS: Final = frozenset({*KERNELS, *PYTHON})
+
+
+@contextmanager
+def in_the_device(name: str) -> Iterator[None]:
+    """With the fault of that name in the simulated device, for a block."""
+    if name in KERNELS:
+        fault = KERNELS[name]
+        with planted(fault.overloads, fault.effect, fault.key) as run:
+            yield
+        if run.failures:
+            raise AssertionError(f"the fault {name} raised: {run.failures[0]}")
+    else:
+        python = PYTHON[name]
+        here = on_simulated if python.here else None
+        with replaced(python.owner, python.name, python.effect, here):
+            yield
+    _KEPT.clear()
