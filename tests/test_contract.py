@@ -135,6 +135,7 @@ EXPECTED = [
     "precision.exact_sums",
     "precision.trust",
     "precision.budget",
+    "precision.conversions",
     "autograd.first",
     "autograd.second",
     "autograd.forward_ad",

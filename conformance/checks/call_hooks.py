@@ -14,11 +14,24 @@ from devices.cell import CallKey
 INPUTS: Final = "inputs"
 FUNCTION: Final = "function"
 
+#: The beginning of the name of a call that is made on the CPU, with the arguments of a call that ended a process.
+_ON_CPU: Final = "on the CPU: "
+
+
+def on_cpu(call: CallKey) -> CallKey:
+    """Returns the name of the call that is made on the CPU with the arguments of ``call``."""
+    return CallKey(call.sample, f"{_ON_CPU}{call.layout}")
+
+
+def is_on_cpu(call: CallKey) -> bool:
+    """Returns True if ``call`` names a call on the CPU (see ``on_cpu``)."""
+    return call.layout.startswith(_ON_CPU)
+
 
 def allows(only: CallKey, call: CallKey) -> bool:
     """Returns True if ``call`` is ``only``, the one call that may be made, or a call that must be made before it."""
     before = call.layout == INPUTS or (call.layout == FUNCTION and call.sample == only.sample)
-    return call == only or before
+    return call in (only, on_cpu(only)) or before
 
 
 class Guard:
@@ -36,6 +49,12 @@ class Guard:
         """Returns True if the group may make this call, whose result is judged for ``clauses`` (by default for all
         clauses of the group). Returns False if the same call crashed or hung its process in an earlier attempt."""
         return True
+
+    def first_on_cpu(self, call: CallKey, clauses: Collection[str] = ()) -> bool:
+        """Returns True if the arguments of this call must be tried on the CPU before the call is made. This is so if the
+        call ended a process, and is made again alone: if the CPU dies of the same arguments, the device is not to blame
+        for the end of the process. ``call`` must be called again after the trial."""
+        return False
 
     def judging(self, clause: str) -> None:
         """Marks the beginning of judging the result of the call for a clause. Judging may read from the device."""

@@ -24,18 +24,27 @@ version = {version}
 
 @click.command()
 @options("contract")
-def contract(as_json: bool, clauses: str | None, bugs: str | None) -> None:
+def contract(as_json: bool, clauses: str | None, bugs: str | None, promises: str | None) -> None:
     """Show the contract: every clause that a device must satisfy."""
     from conformance.contract import WRAPPED, load
     from conformance.contract.page import markdown
     from devices.simulated.faults import ENVIRONMENT, FAULTS
 
+    if bugs is not None and promises is not None:
+        raise click.UsageError("--bugs cannot be used with --promises: call the command twice")
     if bugs is not None:
         if clauses is not None:
             raise click.UsageError(
                 "--clauses cannot be used with --bugs: write --bugs 'layout.*' instead"
             )
         _show_bugs(bugs, as_json)
+        return
+    if promises is not None:
+        if clauses is not None:
+            raise click.UsageError(
+                "--clauses cannot be used with --promises: write --promises Stream instead"
+            )
+        _show_promises(promises, as_json)
         return
     whole = load()
     globs = globs_of("--clauses", clauses)
@@ -99,6 +108,31 @@ def _show_bugs(word: str, as_json: bool) -> None:
         f"{number(len(chosen), 'bug')}. The suite notices the imitation of {counts[Noticed.AS_REPORTED]} under the reported"
         f" condition, and of {counts[Noticed.EASIER]} only under an easier condition. It does not notice the imitation of"
         f" {counts[Noticed.MISSED]} yet. Nothing imitates {counts[Noticed.NOT_TRIED]}."
+    )
+
+
+def _show_promises(word: str, as_json: bool) -> None:
+    """Prints which cells hold what torch documents of an object, or of names that match a glob; of all objects if ``word``
+    is empty."""
+    from conformance.contract.promises import promises
+
+    known = promises()
+    chosen = known.select(word) if word else dict(known.by_name)
+    if as_json:
+        entries = [
+            {"of": of, "name": name, "cells": list(each.cells), "reason": each.reason}
+            for (of, name), each in chosen.items()
+        ]
+        print_json({"promises": entries})
+        return
+    for (of, name), each in chosen.items():
+        held = ", ".join(each.cells) if each.cells else f"not checked: {each.reason}"
+        click.echo(f"{of}.{name}: {held}")
+    held_by_cells = sum(bool(each.cells) for each in chosen.values())
+    click.echo(
+        f"{number(len(chosen), 'name')}; cells hold {held_by_cells}, and {len(chosen) - held_by_cells} have a reason why none"
+        " does. Methods of torch.Tensor that are operators of torch's database are not listed: the clauses of operators"
+        " check them."
     )
 
 

@@ -22,6 +22,7 @@ from typing import Any, Final
 import torch
 
 from conformance.checks.autocast.asking import differing
+from conformance.checks.autocast.offered import is_offered
 from conformance.checks.clock import Clock
 from conformance.onboarding.questions import (
     AUTOCAST,
@@ -182,8 +183,9 @@ def autocast_lists(device: Device) -> dict[str, list[str]]:
     observed (see conformance/checks/autocast/lists.py). The result is empty if the device has no autocast."""
     if not torch.amp.is_autocast_available(device.torch_device.type):
         return {}
-    holds = {name for name in ("float16", "bfloat16") if _holds_without_error(device, name)}
-    return differing(device, [getattr(torch, name) for name in sorted(holds)])
+    holds = [name for name in ("bfloat16", "float16") if _holds_without_error(device, name)]
+    lowers = (getattr(torch, name) for name in holds)
+    return differing(device, [lower for lower in lowers if is_offered(device, lower)])
 
 
 def _holds_without_error(device: Device, dtype: str) -> bool:

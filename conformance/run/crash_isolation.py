@@ -37,7 +37,14 @@ from conformance.run.isolation.process import (
     stack_of,
 )
 from conformance.run.isolation.watch import Journal, Place, read_entry
-from conformance.run.item_report import ItemReport, Lost, LostCells, may_run_again, with_rest
+from conformance.run.item_report import (
+    ItemReport,
+    Lost,
+    LostCells,
+    may_run_again,
+    with_rest,
+    without_end,
+)
 from conformance.run.process_copies import Copies, loads_for_copies
 from conformance.run.worker import Task, Worker, WorkerOrders, prepare, read_orders
 from devices.cell import CellKey, CellOutcome, Outcome
@@ -144,12 +151,9 @@ class Runner:
         # Of those that are expected to die, each is run alone, as an item of its own.
         first = {each.cell: each for each in reversed(lost) if each.cell in item.cells}
         told = [
-            self._with_rest(
-                copies,
-                item_id,
-                each.as_outcome if expected else self._confirmed(copies, item_id, each),
-                lost,
-            )
+            self._with_rest(copies, item_id, each.as_outcome, lost)
+            if expected
+            else self._judged_end(copies, item_id, each, lost)
             for each in first.values()
         ]
         if not told:
@@ -175,9 +179,28 @@ class Runner:
                 _end_as(answer)
         return Ran(ItemReport(), []), lost
 
-    def _confirmed(self, copies: Copies, item_id: str, lost: Lost) -> CellOutcome:
+    def _judged_end(
+        self, copies: Copies, item_id: str, first: Lost, lost: list[Lost]
+    ) -> CellOutcome:
+        """Returns the outcome of a cell that ended its process in ``first``, with the result of its other checks. Calls
+        of which the CPU dies as well are left out, and the outcome of the cell is that of its other calls."""
+        cell, calls, end = first.cell, 0, first
+        while (found := self._confirmed(copies, item_id, end)) is None:
+            calls += 1
+            if not may_run_again([each for each in lost if each.cell == cell]):
+                break
+            again = self._do(copies, Task(item_id, (cell.clause,), tuple(lost), again=True))
+            if isinstance(again, Ran):
+                return without_end(again.report.cells[0], calls)
+            if not isinstance(again, Lost):  # the copy died outside of any cell
+                break
+            lost.append(again)
+            end = again
+        return self._with_rest(copies, item_id, found or end.as_outcome, lost)
+
+    def _confirmed(self, copies: Copies, item_id: str, lost: Lost) -> CellOutcome | None:
         """Returns the outcome of a cell that ended its process. The cell is run again alone, and counts as a crash only
-        if it ends the process again."""
+        if it ends the process again. Returns None if the CPU ends the process with the arguments of the call."""
         if lost.outcome is not Outcome.CRASH:
             return lost.as_outcome
         clauses = (lost.cell.clause,)
@@ -186,7 +209,7 @@ class Runner:
             if isinstance(
                 again := self._do(copies, Task(item_id, clauses, only=lost.call.call)), Lost
             ):
-                return again.as_outcome
+                return None if again.of_cpu else again.as_outcome
         copies.end()
         again = self._do(copies, Task(item_id, clauses))
         if isinstance(again, Lost):  # after other calls of the cell

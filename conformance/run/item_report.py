@@ -12,6 +12,7 @@ from typing import Final
 
 import msgspec
 
+from conformance.checks.call_hooks import is_on_cpu
 from conformance.contract import Clause
 from conformance.plan.selection import Item
 from devices.cell import CallKey, CellKey, CellOutcome, Outcome, Verdict
@@ -71,6 +72,12 @@ class Lost(msgspec.Struct, frozen=True, omit_defaults=True, tag="lost"):
     more: str = ""
     judged: bool = False
     frame: str = ""
+
+    @property
+    def of_cpu(self) -> bool:
+        """True if the call was made on the CPU, with the arguments of a call on the device. The device is not to blame
+        for the end of the process then."""
+        return self.call is not None and is_on_cpu(self.call.call)
 
     @property
     def text(self) -> str:
@@ -137,6 +144,17 @@ def with_rest(ended: CellOutcome, again: CellOutcome) -> CellOutcome:
         seconds=ended.seconds + again.seconds,
         **{name: getattr(again, name) for name in facts},
     )
+
+
+def without_end(again: CellOutcome, calls: int) -> CellOutcome:
+    """Returns the outcome of a cell in whose ``calls`` the CPU ends the process as well, so that they say nothing about
+    the device. ``again`` is the outcome of the cell when it ran without these calls."""
+    count = "a call was" if calls == 1 else f"{calls} calls were"
+    those = "its" if calls == 1 else "their"
+    note = f"{count} left out, because the CPU ends the process, too, if it is called with {those} arguments"
+    repro = again.rest.repro if again.rest is not None else None
+    joined = "; ".join(filter(None, (again.note, note)))
+    return msgspec.structs.replace(again, rest=None, repro=again.repro or repro, note=joined)
 
 
 class LostCells:

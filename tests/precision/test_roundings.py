@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from conformance.suites.precision import SUITE
+from conformance.suites.precision.ulps import inputs
 from devices.cell import Outcome
 from opinfo.axes import samples_of
 from opinfo.catalog import catalogue
@@ -91,3 +92,26 @@ def test_a_sum_that_is_accumulated_in_16_bits_is_noticed(
 )
 def test_right_results_pass(clause: str, op: str) -> None:
     assert outcome(clause, op, "bfloat16", honest) is Outcome.PASS
+
+
+def _exponent(x: torch.Tensor) -> torch.Tensor:
+    return x.view(torch.int16).to(torch.int64) >> 7 & 255
+
+
+def wrong_at_one_pair_of_exponents(call: KernelCall) -> Any:
+    """A sum of bfloat16 that is off by a digit where the first exponent is that of 2 and the second that of 2^8: the random
+    pairs alone never meet there."""
+    first, other = call.first, call.args[1] if len(call.args) > 1 else None
+    if not isinstance(other, torch.Tensor) or {first.dtype, other.dtype} != {torch.bfloat16}:
+        return NOT_MET
+    result = call.honest()
+    there = (_exponent(first) == 128) & (_exponent(other) == 135)
+    return torch.where(there & result.isfinite(), (result.view(torch.int16) ^ 1).view(torch.bfloat16), result)  # fmt: skip
+
+
+def test_a_sum_that_is_wrong_at_one_alignment_of_its_operands_is_noticed() -> None:
+    old = [_exponent(inputs("bfloat16", seed)) for seed in range(2)]
+    assert not bool(((old[0] == 128) & (old[1] == 135)).any())
+    assert (
+        outcome("precision.ulp", "add", "bfloat16", wrong_at_one_pair_of_exponents) is Outcome.FAIL
+    )

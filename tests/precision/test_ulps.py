@@ -6,7 +6,7 @@ import mpmath
 import pytest
 import torch
 
-from conformance.suites.precision.ulps import FORMATS, allowed, inputs, ulps
+from conformance.suites.precision.ulps import FORMATS, allowed, inputs, operand_values, ulps
 
 DTYPES = list(FORMATS)
 
@@ -94,3 +94,31 @@ def test_the_reference_in_float64_is_more_precise_than_any_bound(name: str) -> N
         for value, found in zip(values[usable].tolist(), want[usable].tolist()):
             exact = function(mpmath.mpf(value))
             assert abs((exact - found) / exact) < 2**-45, value
+
+
+def exponents(values: torch.Tensor, dtype: str) -> torch.Tensor:
+    """The exponents of 16-bit numbers as their bits have them."""
+    return values.view(torch.int16).to(torch.int64) >> (FORMATS[dtype][0] - 1) & (
+        2 ** (16 - FORMATS[dtype][0]) - 1
+    )
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_two_operands_of_16_bits_meet_in_each_pair_of_exponents(dtype: str) -> None:
+    one, other = operand_values(dtype, 2)
+    assert len(one) == len(other) and len(one) % 64
+    pairs = exponents(one, dtype) << 8 | exponents(other, dtype)
+    assert len(pairs.unique()) == 4 ** (16 - FORMATS[dtype][0])
+    assert not torch.equal(one[:100].view(torch.int16), other[:100].view(torch.int16))
+
+
+def test_operands_in_an_interval_stay_there() -> None:
+    for each in operand_values("bfloat16", 2, (0.5, 4.0)):
+        assert float(each.min()) >= 0.5 and float(each.max()) <= 4.0
+
+
+def test_one_operand_and_operands_of_float32_are_as_they_were() -> None:
+    assert torch.equal(
+        operand_values("bfloat16", 1)[0].view(torch.int16), inputs("bfloat16").view(torch.int16)
+    )
+    assert [len(each) for each in operand_values("float32", 2)] == [2**16 + 7] * 2

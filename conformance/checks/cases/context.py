@@ -164,6 +164,15 @@ class CaseContext:
         """The torch module of the device's type, such as ``torch.cuda`` for "cuda"."""
         return torch.get_device_module(self.kind)
 
+    def functions_of_the_module(self, *names: str) -> set[str]:
+        """Returns those of the names that the torch module of the device's type has, such as ``set_device``. No device must
+        have such a function beside that of torch.accelerator, but if it has one, the two agree. Raises NotDeclared if the
+        module has none of them."""
+        found = {name for name in names if hasattr(self.module, name)}
+        if not found:
+            raise NotDeclared(f"torch.{self.kind} has none of the functions {', '.join(names)}")
+        return found
+
     def own(self, role: str) -> Any:
         """Returns the function of the device's own module that serves ``role``, as the descriptor declares. Roles are
         the names in ``FUNCTIONS`` of devices/descriptor.py.

@@ -124,6 +124,13 @@ class Hold:
             self.must_be_in_flight()
             self._check(not early, text)
 
+    def give_others_a_turn(self) -> None:
+        """Waits until all work has run that does not wait for the held stream, so that work which wrongly runs elsewhere has
+        run before the release. Does nothing if no stream is held."""
+        if self.holds:
+            comes_to_be(lambda: False)
+            self.must_be_in_flight()
+
     def call(self, function: Callable[[], Any], seconds: float = 0.0) -> WaitingCall:
         """Makes a call that may have to wait for the held stream, then unblocks the stream and lets the call finish.
         The result's ``early`` is True if the call returned while the stream was held. With ``seconds``, the call gets

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -40,6 +41,7 @@ from conformance.checks.repro.script import headed
 from devices.cell import CallKey
 from devices.failure import Failure
 from opinfo.compare import Measured, Wrong, raised
+from opinfo.guarded import identity
 from opinfo.layouts import known_names
 from opinfo.samples import Sample
 
@@ -55,11 +57,16 @@ def run(
     *,
     sample: Sample | None = None,
     inplace: bool = False,
+    cpu_first: bool = False,
     **parameters: Any,
 ) -> bool:
     """Makes one directed check (a function that makes a whole check by itself) of a clause, if the clause is selected,
     and records the result under the layout name ``layout``. ``number`` distinguishes checks of the same layout. Returns
     True if the check was made.
+
+    With ``cpu_first``, a call that ended a process is tried on the CPU before it is repeated: the arguments are invented by
+    the check, and a device is not to blame for the end of the process if the CPU dies of the same arguments. The check
+    must not name a device itself.
 
     With ``inplace``, the check receives the in-place variant as its op. If the check raises NotImplementedError, the
     device does not implement the op and the cell becomes unsupported.
@@ -70,7 +77,9 @@ def run(
     record = ctx.recorder.get(clause)
     if record is None:
         return False
-    made = DirectedScript(ctx, clause, layout, check, number, sample, inplace, parameters)
+    made = DirectedScript(
+        ctx, clause, layout, check, number, sample, inplace, parameters, cpu_first
+    )
     if not made.may_run():
         return False
     try:
@@ -121,15 +130,20 @@ class DirectedScript:
     sample: Sample | None = None
     inplace: bool = False
     parameters: dict[str, Any] = field(default_factory=dict)
+    cpu_first: bool = False  # the arguments are invented, so that the CPU may die of them
 
     def given(self) -> tuple[Any, ...]:
         """Returns the first arguments of the check: the op, ``move``, ``back``, and the sample's tensors and arguments."""
-        device, sample = self.ctx.device, self.sample
+        device = self.ctx.device
         shared = (self.function, self._move, device.from_device)
-        if sample is None:
-            return shared
-        arguments = partial(sample.call.on, device=device.torch_device)
-        return (*shared, [tensor.clone() for tensor in sample.tensors], arguments)
+        return (*shared, *self._of_sample(device.torch_device))
+
+    def _of_sample(self, device: torch.device) -> tuple[Any, ...]:
+        """Returns the sample's tensors and arguments for a device; nothing if the check uses no sample."""
+        if (sample := self.sample) is None:
+            return ()
+        arguments = partial(sample.call.on, device=device)
+        return ([tensor.clone() for tensor in sample.tensors], arguments)
 
     def _move(self, tensor: torch.Tensor) -> torch.Tensor:
         """Copies a tensor to the device. Raises NotPlaced if the copy fails for a dtype that the descriptor does not
@@ -153,12 +167,22 @@ class DirectedScript:
             )
             return False
         number = self.number if self.sample is None else self.sample.index
-        name = f"{self.layout or self.check.__name__}({self.arguments()})"
-        if not self.ctx.guard.call(CallKey(number, name), (self.clause,)):
+        call = CallKey(number, f"{self.layout or self.check.__name__}({self.arguments()})")
+        guard, clauses = self.ctx.guard, (self.clause,)
+        tried = self.cpu_first and self.ctx.makes and self.ctx.device.torch_device.type != "cpu"
+        if tried and guard.first_on_cpu(call, clauses):
+            self._try_on_cpu()
+        if not guard.call(call, clauses):
             return False
         if not self.ctx.makes and self.ctx.scripts is not None:
             self.ctx.scripts.setdefault(self.clause, self)
         return self.ctx.makes
+
+    def _try_on_cpu(self) -> None:
+        """Makes the check on the CPU, whatever it finds: it is only seen whether the process survives."""
+        given = (self.function, identity, identity, *self._of_sample(torch.device("cpu")))
+        with suppress(Exception):
+            self.check(*given, **self.parameters)
 
     def found(self, wrong: Wrong | None) -> None:
         record, sample = self.ctx.recorder.cells[self.clause], self.sample

@@ -34,7 +34,7 @@ try:
 except ImportError:  # Windows: a case that needs a device alone may share it there
     fcntl = None  # type: ignore[assignment]
 
-from conformance.checks.call_hooks import INPUTS, Guard, allows
+from conformance.checks.call_hooks import INPUTS, Guard, allows, on_cpu
 from conformance.checks.cells import NO_CHECK, VALUES, CellRecord
 from conformance.run.item_report import GroupCall, Guilty, Lost, LostCells
 from devices.cell import CallKey, CellKey, CellOutcome, OtherChecks, Outcome
@@ -452,6 +452,10 @@ class Watch(Guard):
         self._call = full
         self._journal.call(full, charged)
         return True
+
+    def first_on_cpu(self, call: CallKey, clauses: Collection[str] = ()) -> bool:
+        """Names the call on the CPU in the journal. Returns False unless the call is made again alone."""
+        return self._only == call and self.call(on_cpu(call), clauses)
 
     def judging(self, clause: str) -> None:
         """Writes to the journal that the result of the call is about to be checked for a clause."""

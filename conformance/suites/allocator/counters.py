@@ -65,6 +65,53 @@ def one_block(context: CaseContext, size: int) -> None:
 
 
 @cases("allocator.accounting")
+def by_the_module(context: CaseContext) -> None:
+    """The functions of torch.<device> about memory agree with those of torch.accelerator: memory_allocated, memory_reserved,
+    their maxima, memory_stats, mem_get_info, the resets, and empty_cache. A function that the module does not have is left
+    out."""
+    module, memory = context.module, torch.accelerator.memory
+    alike = ("memory_allocated", "memory_reserved", "max_memory_allocated", "max_memory_reserved")
+    others = ("memory_stats", "mem_get_info", "reset_peak_memory_stats", "empty_cache")
+    own = context.functions_of_the_module(*alike, *others, "reset_accumulated_memory_stats")
+    gone: Any = context.bytes_of(3 * MIB)
+    kept = context.bytes_of(MIB)
+    del gone  # so that the current numbers are below their maxima
+    for index in context.indices:
+        at = context.at(index)
+        for name in (name for name in alike if name in own):
+            text = f"{name} of the device's module differs from that of torch.accelerator"
+            context.same(
+                getattr(module, name)(at), getattr(memory, name)(at), text, at=f"index {index}"
+            )
+        if "memory_stats" in own:
+            mine, theirs = dict(module.memory_stats(at)), dict(memory.memory_stats(at))
+            differ = {key for key in mine.keys() & theirs.keys() if mine[key] != theirs[key]}
+            text = "memory_stats of the device's module differs from that of torch.accelerator"
+            context.same(sorted(differ), [], text, at=f"index {index}")
+        if "mem_get_info" in own and context.has("allocator_memory_info"):
+            text = "mem_get_info of the device's module names another total than torch.accelerator"
+            context.same(module.mem_get_info(at)[1], memory.get_memory_info(at)[1], text)
+    if "reset_peak_memory_stats" in own:
+        module.reset_peak_memory_stats(context.device)
+        text = "after reset_peak_memory_stats of the device's module, a maximum is not the current number"
+        for name in ("allocated", "reserved"):
+            most = getattr(memory, f"max_memory_{name}")(context.device)
+            context.same(most, getattr(memory, f"memory_{name}")(context.device), text, at=name)
+    if "reset_accumulated_memory_stats" in own and has_statistics(context, "allocated_bytes"):
+        module.reset_accumulated_memory_stats(context.device)
+        total = memory.memory_stats(context.device)["allocated_bytes.all.allocated"]
+        text = "after reset_accumulated_memory_stats of the device's module, a total is not 0"
+        context.same(total, 0, text)
+    if "empty_cache" in own:
+        module.empty_cache()
+        reserved = memory.memory_reserved(context.device)
+        memory.empty_cache()
+        text = "empty_cache of the device's module left cached memory that torch.accelerator frees"
+        context.same(reserved, memory.memory_reserved(context.device), text)
+    context.must(kept.numel() == MIB, "the block does not have the requested size")
+
+
+@cases("allocator.accounting")
 def many_blocks(context: CaseContext) -> None:
     """64 blocks of random sizes are allocated and then freed in random order. `allocated` rises by the sizes of
     the blocks, plus at most one allocation granule per block. Each free lowers `requested` by the size of the freed

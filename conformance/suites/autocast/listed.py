@@ -12,15 +12,14 @@ from conformance.checks.autocast.asking import (
     FLOAT32,
     Answer,
     call_under_autocast,
-    lower_dtypes,
     tensors_in,
 )
 from conformance.checks.autocast.calls import ARGUMENTS, Leaves, Operands, overload
 from conformance.checks.autocast.lists import LISTS
+from conformance.checks.autocast.offered import offered_dtypes
 from conformance.checks.autocast.roundings import assert_close_in
 from conformance.checks.cases.cases import Cases
 from conformance.checks.cases.context import CaseContext
-from conformance.checks.cases.exceptions import NotDeclared
 from devices.failure import Kind
 
 cases = Cases(Kind.DTYPE)
@@ -28,16 +27,13 @@ cases = Cases(Kind.DTYPE)
 
 @cases("autocast.lists", over={op: (op, policy) for policy in LISTS for op in LISTS[policy]})
 def listed(context: CaseContext, op: str, policy: str) -> None:
-    """Call an op under autocast with each lower precision that the device declares: the op must run in the dtype that
+    """Call an op under autocast with each lower precision in which the device offers autocast: the op must run in the dtype that
     its autocast list prescribes, and results and gradients must be those of operands that were cast before the call."""
     for own in context.descriptor.autocast:
         if op in own.ops:
             policy = own.policy
     judge = _JUDGES[policy]
-    lowers = lower_dtypes(context.opened)
-    if not lowers:
-        raise NotDeclared("the descriptor declares neither bfloat16 nor float16")
-    for lower in lowers:
+    for lower in offered_dtypes(context):
         judge(context, op, lower)
         if "float64" in context.descriptor.dtypes and policy != "refused":
             _wide(context, op, lower)

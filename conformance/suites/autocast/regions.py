@@ -9,7 +9,8 @@ from typing import Any
 import torch
 from torch.utils.checkpoint import checkpoint
 
-from conformance.checks.autocast.asking import FLOAT32, lower_dtypes
+from conformance.checks.autocast.asking import FLOAT32
+from conformance.checks.autocast.offered import offered_dtypes
 from conformance.checks.autocast.roundings import assert_close_in
 from conformance.checks.cases.cases import Cases
 from conformance.checks.cases.context import CaseContext
@@ -36,12 +37,6 @@ def _dtype(context: CaseContext) -> torch.dtype:
     return torch.mm(_operand(context, 3, 3), _operand(context, 3, 3)).dtype
 
 
-def _each(context: CaseContext) -> list[torch.dtype]:
-    found = lower_dtypes(context.opened)
-    context.must(found, "the device declares neither float16 nor bfloat16")
-    return found
-
-
 # Regions
 
 
@@ -50,7 +45,7 @@ def region_ends(context: CaseContext) -> None:
     """Call mm before, inside and after an autocast region, and after a region that was left by an exception. The result
     must have the region's dtype only inside the region, and is_autocast_enabled and get_autocast_dtype must report the
     current state."""
-    for lower in _each(context):
+    for lower in offered_dtypes(context):
         context.same(
             _dtype(context), FLOAT32, "mm of float32 has a wrong dtype outside of autocast"
         )
@@ -91,8 +86,8 @@ def region_of_another_dtype(context: CaseContext) -> None:
     """Nest autocast regions that are enabled, disabled or of another dtype: the dtype of mm must be that of the
     innermost region. After the end of the inner region, the dtype must be that of the
     outer region again."""
-    for lower in _each(context):
-        for other in _each(context):
+    for lower in offered_dtypes(context):
+        for other in offered_dtypes(context):
             with torch.autocast(context.kind, lower):
                 with torch.autocast(context.kind, enabled=False):
                     context.same(
@@ -128,7 +123,7 @@ def region_of_another_dtype(context: CaseContext) -> None:
 def region_off(context: CaseContext) -> None:
     """Use the result of an autocast region inside a disabled inner region: mm must run in the dtype of its operands,
     which is the lower precision or, after float(), float32."""
-    for lower in _each(context):
+    for lower in offered_dtypes(context):
         with torch.autocast(context.kind, lower):
             made = torch.mm(_operand(context, 3, 3), _operand(context, 3, 3))
             with torch.autocast(context.kind, enabled=False):
@@ -148,7 +143,7 @@ def region_off(context: CaseContext) -> None:
 def region_as_a_decorator(context: CaseContext) -> None:
     """Decorate a function with torch.autocast: the function must run under autocast, and the code that calls the
     function must not."""
-    for lower in _each(context):
+    for lower in offered_dtypes(context):
         decorated = torch.autocast(context.kind, lower)(_dtype)
         context.same(
             decorated(context), lower, "mm has a wrong dtype in a function decorated with autocast"
@@ -172,7 +167,7 @@ def region_without_a_dtype(context: CaseContext) -> None:
         )
     before = torch.get_autocast_dtype(context.kind)
     try:
-        for lower in _each(context):
+        for lower in offered_dtypes(context):
             torch.set_autocast_dtype(context.kind, lower)
             with torch.autocast(context.kind):
                 context.same(
@@ -188,7 +183,7 @@ def region_without_a_dtype(context: CaseContext) -> None:
 def region_of_other_threads(context: CaseContext) -> None:
     """Call mm in other threads while an autocast region is open: mm must run in float32 there, because a region applies
     only to the thread that opened it. In that thread, the region must still be in effect afterwards."""
-    for lower in _each(context):
+    for lower in offered_dtypes(context):
         with torch.autocast(context.kind, lower):
             seen = context.together(lambda: _dtype(context), lambda: _dtype(context))
             context.same(
@@ -209,7 +204,7 @@ def region_of_another_device(context: CaseContext) -> None:
         context.same(
             _dtype(context), FLOAT32, f"mm has a wrong dtype in an autocast region of {other}"
         )
-    for lower in _each(context):
+    for lower in offered_dtypes(context):
         with torch.autocast(context.kind, lower), torch.autocast(other, enabled=False):
             context.same(
                 _dtype(context),
@@ -221,7 +216,7 @@ def region_of_another_device(context: CaseContext) -> None:
 @cases("autocast.lists")
 def what_is_not_cast(context: CaseContext) -> None:
     """Call ops on int64 and float64 operands under autocast: the results must have the dtype of the operands."""
-    for lower in _each(context):
+    for lower in offered_dtypes(context):
         whole = context.to_device(torch.ones(3, 3, dtype=torch.int64))
         with torch.autocast(context.kind, lower):
             context.same(
@@ -242,7 +237,7 @@ def what_is_not_cast(context: CaseContext) -> None:
 def in_place_and_out(context: CaseContext) -> None:
     """Call an in-place op and an op with out= under autocast: the written tensor must keep its dtype, and the operands
     of the in-place op must not be cast."""
-    for lower in _each(context):
+    for lower in offered_dtypes(context):
         x, y = _operand(context, 3, 3), _operand(context, 3, 3, first=2)
         out = torch.empty_like(x)
         want = x + x * y
@@ -261,7 +256,7 @@ def in_place_and_out(context: CaseContext) -> None:
 @cases("autocast.lists", requires={"multi_device"}, indices=2)
 def every_index(context: CaseContext) -> None:
     """Call mm on every device index in an autocast region: each call must run in the region's dtype."""
-    for lower in _each(context):
+    for lower in offered_dtypes(context):
         with torch.autocast(context.kind, lower):
             for index in context.indices:
                 x = torch.ones(3, 3, device=context.at(index))
@@ -286,7 +281,7 @@ def _cast(product: torch.Tensor) -> Any:
 def weight_is_cast_once(context: CaseContext) -> None:
     """Use a weight four times in an autocast region: the weight must be cast once or, with cache_enabled=False, at
     every use."""
-    for lower in _each(context):
+    for lower in offered_dtypes(context):
         x, weight = _operand(context, 3, 3), _weight(context, 3, 3)
         for enabled in (True, False):
             with torch.autocast(context.kind, lower, cache_enabled=enabled):
@@ -308,7 +303,7 @@ def weight_is_cast_once(context: CaseContext) -> None:
 def cache_ends_with_its_region(context: CaseContext) -> None:
     """Change a weight between two autocast regions: the second region must cast the weight again, with its new
     values."""
-    for lower in _each(context):
+    for lower in offered_dtypes(context):
         x, weight = _operand(context, 3, 3), _weight(context, 3, 3)
         products = []
         for factor in (1.0, 3.0, 0.5):
@@ -331,7 +326,7 @@ def cache_ends_with_its_region(context: CaseContext) -> None:
 def another_weight_at_its_place(context: CaseContext) -> None:
     """Delete a weight in an autocast region and create a new one, which may get the same address: the new weight
     must be cast too. A cache that looks up casts by address alone would return the cast of the deleted weight."""
-    for lower in _each(context):
+    for lower in offered_dtypes(context):
         x = _operand(context, 3, 3)
         with torch.autocast(context.kind, lower):
             for first in range(6):
@@ -352,7 +347,7 @@ def another_weight_at_its_place(context: CaseContext) -> None:
 def activations_are_not_kept(context: CaseContext) -> None:
     """Use tensors that are not leaf parameters in an autocast region, and change them there in place: the next op must
     use the new values, so casts of such tensors must not be cached."""
-    for lower in _each(context):
+    for lower in offered_dtypes(context):
         x, weight = _operand(context, 3, 3), _weight(context, 3, 3)
         with torch.autocast(context.kind, lower):
             plain = _operand(context, 3, 3, first=9)
@@ -387,7 +382,7 @@ def activations_are_not_kept(context: CaseContext) -> None:
 def poisoned(context: CaseContext, mode: str) -> None:
     """Use a weight under no_grad or inference_mode in an autocast region and then outside of that mode: the later
     product must have a graph, and backward must give the weight a float32 gradient."""
-    for lower in _each(context):
+    for lower in offered_dtypes(context):
         x, weight = _operand(context, 3, 3), _weight(context, 3, 3)
         with torch.autocast(context.kind, lower):
             with getattr(torch, mode)():
@@ -416,7 +411,7 @@ def poisoned(context: CaseContext, mode: str) -> None:
 def gradients(context: CaseContext) -> None:
     """Run the forward pass under autocast and backward outside of autocast: gradients must have the dtype of their leaf
     and be close to those of a float32 run."""
-    for lower in _each(context):
+    for lower in offered_dtypes(context):
         found = {}
         for enabled in (True, False):
             x, first = _weight(context, 3, 4, first=2), _weight(context, 4, 5)
@@ -443,7 +438,7 @@ def gradients(context: CaseContext) -> None:
 def checkpointed(context: CaseContext, reentrant: bool) -> None:
     """Run torch.utils.checkpoint in an autocast region and backward outside of it: the recomputation must run under the
     same autocast state, so gradients must equal those without a checkpoint."""
-    for lower in _each(context):
+    for lower in offered_dtypes(context):
         grads = []
         for through in (True, False):
             x, weight = _weight(context, 3, 3, first=2), _weight(context, 3, 3)
@@ -513,7 +508,7 @@ def custom(context: CaseContext, cast: bool) -> None:
     """Use a custom Function with custom_fwd and custom_bwd in an autocast region: backward must run under the autocast
     state of forward. With cast_inputs, the operands must be cast to the dtype that cast_inputs names, and autocast must
     be off in forward and backward."""
-    for lower in _each(context):
+    for lower in offered_dtypes(context):
         x, weight = _weight(context, 3, 3, first=2), _weight(context, 3, 3)
         Doubled.seen.clear()
         apply = _function(context, FLOAT32 if cast else None)
@@ -575,7 +570,7 @@ _MODULES: dict[str, tuple[Callable[[], torch.nn.Module], tuple[int, ...], bool]]
 def module(context: CaseContext, name: str) -> None:
     """Run a module under autocast: results must be close to those in float32, and gradients must be in float32."""
     make, shape, trained = _MODULES[name]
-    for lower in _each(context):
+    for lower in offered_dtypes(context):
         found = []
         for enabled in (True, False):
             net = _initialised(context, make())
@@ -613,7 +608,7 @@ def module(context: CaseContext, name: str) -> None:
 )
 def attention(context: CaseContext, training: bool, weights: bool) -> None:
     """Run MultiheadAttention with a float32 mask under autocast: the result must be close to the float32 result."""
-    for lower in _each(context):
+    for lower in offered_dtypes(context):
         found = []
         for enabled in (True, False):
             made: Any = _initialised(
@@ -639,7 +634,7 @@ def attention(context: CaseContext, training: bool, weights: bool) -> None:
 def transforms(context: CaseContext) -> None:
     """Call vmap and grad of torch.func in an autocast region: the function must run under autocast, and gradients must
     have the dtype of the operand."""
-    for lower in _each(context):
+    for lower in offered_dtypes(context):
         x, weight = _operand(context, 3, 4), _operand(context, 4, 4, first=3)
         batch = _operand(context, 2, 3, 4, first=8)
 

@@ -122,6 +122,46 @@ def set_is_current(context: CaseContext) -> None:
 
 
 @cases("device.count", **TWO)
+def by_the_module(context: CaseContext) -> None:
+    """The functions of torch.<device> about indices agree with those of torch.accelerator: device_count, set_device,
+    current_device, and the `with` blocks device and device_of, which restore the previous index. A function that the module
+    does not have is left out."""
+    module, here = context.module, torch.ones(2)
+    names = ("set_device", "current_device", "device", "device_of")
+    own = context.functions_of_the_module("is_available", "is_initialized", "device_count", *names)
+    if "device_count" in own:
+        text = "device_count of the device's module differs from torch.accelerator.device_count"
+        context.same(module.device_count(), counted(context), text)
+    for index in (1, 0, 1):
+        (module.set_device if "set_device" in own else torch.accelerator.set_device_index)(index)
+        context.same(current(), index, "set_device of the device's module set another index")
+        if "current_device" in own:
+            text = "current_device of the device's module differs from the current index"
+            context.same(module.current_device(), index, text)
+    there = {index: torch.ones(2, device=context.at(index)) for index in (0, 1)}
+    for start, other in ((0, 1), (1, 0)):
+        torch.accelerator.set_device_index(start)
+        blocks = {
+            "device": lambda index=other: module.device(index),
+            "device_of": lambda index=other: module.device_of(there[index]),
+        }
+        for name in (name for name in blocks if name in own):
+            with suppress(LookupError), blocks[name]():
+                text = f"the index is not current inside `with torch.<device>.{name}(...)`"
+                context.same(current(), other, text)
+                raise LookupError("an exception that this case raises itself")
+            text = f"the previous index is not current after `with torch.<device>.{name}(...)`"
+            context.same(current(), start, text)
+        if "device_of" in own:
+            with module.device_of(here):
+                context.same(current(), start, "device_of a tensor on the CPU changed the index")
+    for name in ("is_available", "is_initialized"):
+        if name in own:
+            text = f"{name} of the device's module is False although the device was used"
+            context.same(bool(getattr(module, name)()), True, text)
+
+
+@cases("device.count", **TWO)
 def with_restores(context: CaseContext) -> None:
     """`with torch.accelerator.device_index(...)` makes an index current and restores the previous index afterwards,
     also if the `with` blocks are nested or end with an exception."""
@@ -356,6 +396,85 @@ def storages(context: CaseContext) -> None:
         }
         context.same(
             elsewhere, {}, "the storages of some tensors are not on the device of the tensor"
+        )
+
+
+#: Attributes of a tensor that say whether it is on a device of a type, by the type.
+_SAYS = {
+    **{"cpu": "is_cpu", "cuda": "is_cuda", "ipu": "is_ipu", "maia": "is_maia", "meta": "is_meta", "mps": "is_mps"},
+    **{"mtia": "is_mtia", "vulkan": "is_vulkan", "xla": "is_xla", "xpu": "is_xpu"},
+}  # fmt: skip
+
+
+@cases("device.placement")
+def says_where(context: CaseContext) -> None:
+    """A tensor says on which device it is: device, get_device(), and is_cpu, is_cuda and the like, also for a view and for a
+    parameter. type(), type_as(), new() and new_tensor() give tensors on that device, or on the device that they
+    name."""
+    for index in context.indices:
+        at = context.named(index)
+        x = torch.arange(6.0, device=at)
+        for what, each in (
+            ("a tensor", x),
+            ("a view", x[2:]),
+            ("a parameter", torch.nn.Parameter(x)),
+        ):
+            text = f"{what} on {at} says that it is elsewhere"
+            context.same(each.device, at, text, at="device")
+            number = -1 if at.type == "cpu" else index
+            context.same(each.get_device(), number, text, at="get_device()")
+            said = {name: getattr(each, name) for name in _SAYS.values() if hasattr(each, name)}
+            context.same(said, {name: name == _SAYS.get(at.type) for name in said}, text)
+        whole, host = x.to(torch.int32), torch.ones(2, dtype=torch.int32)
+        cast = {"type(torch.int32)": x.type(torch.int32), "type_as": x.type_as(whole)}
+        text = f"a cast of a tensor on {at} has a wrong device or dtype"
+        for name, made in cast.items():
+            context.same((made.device, made.dtype), (at, torch.int32), text, at=name)
+            context.equal(made, torch.arange(6, dtype=torch.int32), f"{name} gave wrong values")
+        name = x.type()
+        context.same(x.type(name).device, at, "type(x.type()) moved the tensor", at=name)
+        context.same(host.type_as(whole).device, at, f"type_as a tensor on {at} is not there")
+        context.same(x.type_as(host).device.type, "cpu", "type_as a tensor on the CPU is not there")
+        context.same(
+            x.new_tensor([1, 2]).device, at, f"new_tensor of a tensor on {at} is not there"
+        )
+        moved = x.new_tensor([1.5], device="cpu")
+        context.same(moved.device.type, "cpu", "new_tensor(…, device='cpu') is not on the CPU")
+
+
+@cases("device.placement", requires={"storage"})
+def of_a_storage(context: CaseContext) -> None:
+    """An UntypedStorage says where its bytes are and how many. cpu(), to(), clone(), copy_(), fill_() and tolist() read and
+    write these bytes, and a clone has memory of its own."""
+    values = torch.tensor([1.5, -2.0, 3.25])
+    raw = values.view(torch.uint8).tolist()
+    for at in map(context.named, context.indices):
+        x = context.from_device(values).to(at)
+        storage = x.untyped_storage()
+        said = storage.device, storage.get_device(), storage.element_size(), storage.is_sparse
+        context.same(said, (at, at.index, 1, False), "a storage says wrong things of itself")
+        sizes = {storage.nbytes(), storage.size(), len(storage)}
+        context.same(sizes, {len(raw)}, "a storage says that it has another number of bytes")
+        context.check(not storage.is_pinned(), "a storage on the device says that it is pinned")
+        host = storage.cpu()
+        context.same(host.device.type, "cpu", "cpu() of a storage is not on the CPU")
+        context.same(host.tolist(), raw, "cpu() of a storage has other bytes")
+        context.same(storage.tolist(), raw, "tolist() of a storage has other bytes")
+        there = host.to(device=at)
+        context.same((there.device, there.tolist()), (at, raw), "to() gave a wrong storage")
+        copy = storage.clone()
+        context.same((copy.device, copy.tolist()), (at, raw), "clone() gave a wrong storage")
+        copy.fill_(7)
+        context.same(copy.tolist(), [7] * len(raw), "fill_() of a storage gave wrong bytes")
+        context.equal(x, values, "fill_() of a clone changed the original")
+        copy.copy_(host)
+        context.same(copy.tolist(), raw, "copy_() from a storage on the CPU gave wrong bytes")
+        alias = torch.empty(0, device=at).set_(storage, 0, (3,), (1,))
+        context.check(alias.is_set_to(x), "is_set_to is False for two tensors of one storage")
+        context.check(not x.clone().is_set_to(x), "is_set_to is True for a tensor and its clone")
+        alias.fill_(4)
+        context.equal(
+            x, torch.full((3,), 4.0), "a write through another tensor of the storage is lost"
         )
 
 

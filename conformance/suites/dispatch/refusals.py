@@ -347,7 +347,7 @@ def unsupported(ctx: OpContext) -> None:
             plain = name.partition("::")[2]
             packet = plain.partition(".")[0]
             if not any(fnmatchcase(packet, glob) for glob in descriptor.permitted_fallbacks):
-                standalone_checks.run(ctx, UNSUPPORTED, "", lacks, name=plain)
+                standalone_checks.run(ctx, UNSUPPORTED, "", lacks, cpu_first=True, name=plain)
         sample = _smallest(dense_samples(ctx), ctx.dtype)
         if sample is None:
             return
@@ -367,7 +367,7 @@ def unsupported(ctx: OpContext) -> None:
             ]
             made = {
                 clause: standalone_checks.DirectedScript(
-                    ctx, clause, "", judge, sample=sample, parameters=parameters
+                    ctx, clause, "", judge, sample=sample, parameters=parameters, cpu_first=True
                 )
                 for clause, judge, parameters in judges
                 if ctx.recorder.get(clause) is not None

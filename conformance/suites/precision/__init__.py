@@ -4,7 +4,14 @@
 from __future__ import annotations
 
 from conformance.checks.cases.cases import OpCheck, Suite
-from conformance.suites.precision import budget, elementwise, exact_sums, sampled_ulp, stale_results
+from conformance.suites.precision import (
+    budget,
+    conversions,
+    elementwise,
+    exact_sums,
+    sampled_ulp,
+    stale_results,
+)
 from conformance.suites.precision.bounds import elementwise_ops, operands_of
 from conformance.suites.precision.ulps import FORMATS
 from opinfo.compare import DEFAULT_TOLERANCES
@@ -54,6 +61,7 @@ def _can_tell(t: Traits) -> bool:
 
 SUITE = Suite(
     "precision",
+    cases=tuple(conversions.cases),
     op_checks=(
         OpCheck(
             elementwise.ULP,

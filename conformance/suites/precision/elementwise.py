@@ -18,6 +18,7 @@ from conformance.suites.precision.ulps import (
     flushed,
     inputs,
     of_the_cpu,
+    operand_values,
     ulps,
 )
 from opinfo.compare import Measured, Wrong, replace_tensors, tensors_of
@@ -85,7 +86,7 @@ def correctly_rounded(
     """Measure the largest error against the CPU's result in float64, and check that the error of each element is within
     its bound. A result whose dtype differs from the operands' (a comparison, a conversion) is not rounded and must
     equal the CPU's."""
-    given = [inputs(dtype, seed, limit.get("within")) for seed in range(operands)]
+    given = operand_values(dtype, operands, limit.get("within"))
     alike = cpu_result(op, given, args, kwargs)
     got = answered(op, move, back, given, args, kwargs)
     if not isinstance(alike, torch.Tensor) or alike.dtype != given[0].dtype:

@@ -12,6 +12,8 @@ FORMATS: Final = {"float32": (24, -126, 127), "bfloat16": (8, -126, 127), "float
 
 #: Number of float32 inputs in each of the 256 binades of each sign.
 IN_A_BINADE: Final = 128
+#: Number of random fractions with which each two exponents of a 16-bit dtype meet, at most, and the number of pairs.
+_FRACTIONS, _PAIRS = 16, 2**16
 #: The mantissas of both ends of a binade, and of its middle.
 _ENDS: Final = (0, 1, 2**22, 2**23 - 1)
 
@@ -39,17 +41,54 @@ def inputs(dtype: str, seed: int = 0, interval: tuple[float, float] | None = Non
         places = torch.arange(len(bits))
         places = places[places % IN_A_BINADE >= len(_ENDS)]
         bits[places] = bits[places[torch.randperm(len(places), generator=source)]]
-    found = bits.view(getattr(torch, dtype))
-    # Make every NaN quiet: the result of fmax for a signalling NaN depends on the C library, and programs have none.
-    bits[found.isnan()] |= 1 << (FORMATS[dtype][0] - 2)
-    if interval is not None:
-        limits = torch.finfo(found.dtype)
-        low, high = max(interval[0], limits.min), min(interval[1], limits.max)
-        drawn = torch.rand(len(found), generator=source, dtype=torch.float64)
-        drawn = low * (high / low) ** drawn if low > 0 else low + (high - low) * drawn
-        inside = (found >= low) & (found <= high)
-        found = torch.where(inside, found, drawn.to(found.dtype).clamp(low, high))
+    found = _inside(_quiet(bits, dtype), interval, source)
     return torch.cat([found, found[-(2**14) :: 2**11][:7]])
+
+
+def operand_values(
+    dtype: str, count: int, interval: tuple[float, float] | None = None
+) -> list[torch.Tensor]:
+    """Return the values of each operand of an elementwise function with ``count`` operands: those of :func:`inputs`. For two
+    operands of a 16-bit dtype, all pairs of exponents follow, each with several random fractions and signs, so that sums meet
+    each alignment of the two operands, and products and quotients each place relative to overflow and underflow."""
+    found = [inputs(dtype, seed, interval) for seed in range(count)]
+    if count != 2 or dtype == "float32":
+        return found
+    source = torch.Generator().manual_seed(count)
+    digits = FORMATS[dtype][0] - 1  # the bits of a fraction
+    exponents = torch.arange(2 ** (15 - digits))
+    times = min(_FRACTIONS, _PAIRS // len(exponents) ** 2)
+    places = exponents.repeat_interleave(len(exponents)), exponents.repeat(len(exponents))
+    for number, each in enumerate(places):
+        whole = each.repeat(times)
+        fractions = torch.randint(0, 2**digits, whole.shape, generator=source)
+        signs = torch.randint(0, 2, whole.shape, generator=source)
+        bits = (signs << 15 | whole << digits | fractions).to(torch.int16)
+        pairs = _inside(_quiet(bits, dtype), interval, source)
+        found[number] = torch.cat([pairs, found[number]])
+    return found
+
+
+def _quiet(bits: torch.Tensor, dtype: str) -> torch.Tensor:
+    """Return the numbers with these bits, in which every NaN is made quiet: the result of fmax for a signalling NaN depends on
+    the C library, and programs have none."""
+    found = bits.view(getattr(torch, dtype))
+    bits[found.isnan()] |= 1 << (FORMATS[dtype][0] - 2)
+    return found
+
+
+def _inside(
+    found: torch.Tensor, interval: tuple[float, float] | None, source: torch.Generator
+) -> torch.Tensor:
+    """Return the values with those outside of the interval replaced by random values inside."""
+    if interval is None:
+        return found
+    limits = torch.finfo(found.dtype)
+    low, high = max(interval[0], limits.min), min(interval[1], limits.max)
+    drawn = torch.rand(len(found), generator=source, dtype=torch.float64)
+    drawn = low * (high / low) ** drawn if low > 0 else low + (high - low) * drawn
+    inside = (found >= low) & (found <= high)
+    return torch.where(inside, found, drawn.to(found.dtype).clamp(low, high))
 
 
 def ulps(got: torch.Tensor, want: torch.Tensor, dtype: str) -> torch.Tensor:

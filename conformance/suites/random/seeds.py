@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import nullcontext, suppress
 from typing import Any
 
@@ -293,6 +294,84 @@ def every_index(context: CaseContext) -> None:
     for index, (first, second, other) in enumerate(zip(*drawn, _all(context))):
         context.equal(second, first, f"index {index}: the same seed gave different values")
         _differs(context, other, first, f"index {index}: another seed")
+
+
+@cases("random.global_seed")
+def by_the_module(context: CaseContext) -> None:
+    """The functions of torch.<device> about random numbers agree with those of torch: manual_seed seeds the current index,
+    manual_seed_all every index, as torch.manual_seed does. initial_seed returns the seed, seed and seed_all set another one,
+    and set_rng_state restores the state that get_rng_state returned. A function that the module does not have is
+    left out."""
+    module = context.module
+    own = context.functions_of_the_module(
+        *("manual_seed", "manual_seed_all", "initial_seed", "seed", "seed_all"),
+        *("get_rng_state", "set_rng_state", "get_rng_state_all", "set_rng_state_all"),
+        "default_generators",
+    )
+    torch.manual_seed(17)
+    want = _all(context)
+    torch.manual_seed(18)
+    if "manual_seed_all" in own:
+        module.manual_seed_all(17)
+        for index, (got, wanted) in enumerate(zip(_all(context), want)):
+            text = f"index {index}: manual_seed_all gave other values than torch.manual_seed"
+            context.equal(got, wanted, text)
+    for index in context.indices:
+        with context.on(index) if context.has("multi_device") else nullcontext():
+            _seeded(context, own, index, want)
+    states = {"get_rng_state_all", "set_rng_state_all"}
+    if states <= own:
+        kept = module.get_rng_state_all()
+        drawn = _all(context)
+        module.set_rng_state_all(kept)
+        for index, (got, wanted) in enumerate(zip(_all(context), drawn)):
+            context.equal(
+                got, wanted, f"index {index}: set_rng_state_all did not restore the state"
+            )
+    if "seed_all" in own:
+        torch.manual_seed(17)
+        module.seed_all()
+        for index, (got, unwanted) in enumerate(zip(_all(context), want)):
+            _differs(context, got, unwanted, f"index {index}: seed_all() after manual_seed(17)")
+
+
+def _seeded(context: CaseContext, own: set[str], index: int, want: Sequence[torch.Tensor]) -> None:
+    """Checks the functions of the device's module that are about the current index. ``want`` are the draws of each index
+    after torch.manual_seed(17)."""
+    module, at = context.module, f"index {index}"
+    if "manual_seed" in own:
+        torch.manual_seed(18)
+        others = [place for place in context.indices if place != index]
+        before = [_draw(context, index=place) for place in others]
+        torch.manual_seed(18)
+        module.manual_seed(17)
+        context.equal(_draw(context, index=index), want[index], f"{at}: manual_seed had no effect")
+        for place, unchanged in zip(others, before):
+            text = f"manual_seed of index {index} changed the draws of index {place}"
+            context.equal(_draw(context, index=place), unchanged, text)
+        module.manual_seed(17)
+        if "initial_seed" in own:
+            context.same(module.initial_seed(), 17, f"{at}: initial_seed() is not the seed")
+        if "seed" in own:
+            module.seed()
+            _differs(context, _draw(context, index=index), want[index], f"{at}: seed()")
+            if "initial_seed" in own:
+                context.check(module.initial_seed() != 17, f"{at}: seed() kept the seed")
+    if {"get_rng_state", "set_rng_state"} <= own:
+        state = module.get_rng_state()
+        drawn = _draw(context, index=index)
+        module.set_rng_state(state)
+        context.equal(_draw(context, index=index), drawn, f"{at}: set_rng_state restored nothing")
+    if "default_generators" in own:
+        # A tuple in torch.cuda, before the first use an empty one; other modules have a function.
+        found = module.default_generators
+        generator = (found() if callable(found) else found)[index]
+        context.same(generator.device, context.named(index), f"{at}: the generator is elsewhere")
+        generator.manual_seed(17)
+        text = (
+            f"{at}: seeding default_generators[{index}] did not seed the draws without a generator"
+        )
+        context.equal(_draw(context, index=index), want[index], text)
 
 
 _BEFORE = """

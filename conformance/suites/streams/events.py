@@ -24,6 +24,7 @@ from conformance.checks.behaviour.queued_work import (
 )
 from conformance.checks.cases.cases import Cases
 from conformance.checks.cases.context import CaseContext
+from conformance.checks.cases.exceptions import NotDeclared
 from conformance.checks.cases.held_streams import SOON, WaitingCall
 from conformance.checks.clock import Clock, comes_to_be
 from devices.failure import Kind
@@ -465,3 +466,25 @@ def works_in_its_process(context: CaseContext) -> None:
         hold.waits(second, "the waiting stream did not wait for the event")
         hold.pending("query() of the event is True while its stream is blocked", event)
     leaves(context, second, tensor, 7, "the work after the event gave wrong values")
+
+
+@cases("events.record")
+def of_both_classes(context: CaseContext) -> None:
+    """An event of the device's own class is recorded on a stream of the generic class torch.Stream, and a stream of that class
+    waits for it; and the other way round. The event marks the work of its stream, and work after the wait runs after
+    that work."""
+    kinds = list(_kinds(context))
+    if len(kinds) < 2:
+        raise NotDeclared("the descriptor names no classes `event` and `stream` of the device")
+    for one, other in (kinds, reversed(kinds)):
+        event, (stream, waiting) = one.event(), two(context, make=other.stream)
+        tensor = filled(context, 1)
+        with context.hold(stream) as hold:
+            event.record(stream)
+            hold.waits(event, "the event has completed although its stream is blocked")
+            event.wait(waiting)
+            queue(waiting, tensor, 4)
+            hold.waits(waiting, "the stream did not wait for an event of another class")
+        leaves(context, waiting, tensor, 7, "the work after the event gave wrong values")
+        event.synchronize()
+        context.check(event.query(), "query() is False after synchronize() of the event")

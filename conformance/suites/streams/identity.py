@@ -190,6 +190,67 @@ def takes_the_work(context: CaseContext) -> None:
     stream.synchronize()
 
 
+def _named(stream: Any) -> tuple[int, int]:
+    """Returns what a stream of the device's own class and one of torch.Stream have in common: the id and the index."""
+    return stream.stream_id, stream.device_index
+
+
+@cases("streams.current")
+def by_the_module(context: CaseContext) -> None:
+    """The functions of torch.<device> about the current stream agree with those of torch.accelerator: set_stream,
+    current_stream, default_stream, and synchronize, which waits for all streams. `with torch.<device>.stream(...)` makes a
+    stream current and restores the previous one. A function that the module does not have is left out."""
+    module, (first, second) = context.module, _of_the_module(context)
+    default = _named(context.current_stream())
+    own = context.functions_of_the_module(
+        "set_stream", "current_stream", "default_stream", "stream", "synchronize"
+    )
+    for stream in (first, second):
+        if "set_stream" in own:
+            module.set_stream(stream)
+            text = "set_stream of the device's module did not change the current stream"
+            context.same(_named(context.current_stream()), _named(stream), text)
+        else:
+            torch.accelerator.set_stream(stream)
+        if "current_stream" in own:
+            text = "current_stream of the device's module differs from the current stream"
+            context.same(_named(module.current_stream()), _named(stream), text)
+    if "default_stream" in own:
+        text = "default_stream of the device's module differs from the first current stream"
+        context.same(_named(module.default_stream()), default, text)
+    if "stream" in own:
+        with module.stream(first):
+            text = "the stream is not current inside `with torch.<device>.stream(...)`"
+            context.same(_named(context.current_stream()), _named(first), text)
+            with module.stream(None):
+                context.same(
+                    _named(context.current_stream()),
+                    _named(first),
+                    "stream(None) of the device's module changed the current stream",
+                )
+        text = "the previous stream is not current after `with torch.<device>.stream(...)`"
+        context.same(_named(context.current_stream()), _named(second), text)
+    if "synchronize" in own:
+
+        def synchronize() -> None:
+            torch.accelerator.set_device_index(
+                0
+            )  # the current device of a new thread is unspecified
+            module.synchronize()
+
+        with hold_stream(context, first) as hold:
+            text = "synchronize of the device's module returned while a stream was busy"
+            hold.keeps_waiting(synchronize, text)
+
+
+def _of_the_module(context: CaseContext) -> tuple[Any, Any]:
+    """Returns two streams of the device's own class if the descriptor names it, otherwise of torch.Stream."""
+    if "stream" not in context.descriptor.functions:
+        return two(context)
+    made = context.own("stream")
+    return two(context, make=lambda index: made(device=context.at(index)))
+
+
 def _triple(stream: Any) -> tuple[int, int, int]:
     return stream.stream_id, stream.device_index, stream.device_type
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 import warnings
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -24,6 +26,7 @@ from conformance.checks.behaviour.queued_work import (
 )
 from conformance.checks.cases.cases import Cases
 from conformance.checks.cases.context import CaseContext
+from conformance.checks.cases.exceptions import Blocked
 from conformance.checks.cases.held_streams import SOON, WaitingCall
 from devices.failure import Kind
 
@@ -77,22 +80,41 @@ def _chain(first: torch.Tensor, second: torch.Tensor, third: torch.Tensor) -> No
 
 @cases("streams.in_order")
 def events_in_between(context: CaseContext) -> None:
-    """Events are recorded between kernels of one stream. When an event has completed, all earlier events
-    of the stream have completed."""
+    """Events are recorded between kernels of one stream, which is blocked before the first event and once more before
+    the last ones. Each event completes when the work before it has finished, and not while the work before it is
+    blocked."""
     stream, tensor = context.stream(), filled(context, 1)
     events = [context.event() for _ in range(6)]
     learnt(context)
-    with hold_stream(context, stream) as hold:
-        for event in events:
+
+    def record(some: Sequence[Any]) -> None:
+        for event in some:
             queue(stream, tensor, 2)
             event.record(stream)
-        hold.pending("an event has completed although its stream is blocked", *events)
-    for place, event in enumerate(events):
-        event.synchronize()
-        context.check(
-            all(each.query() for each in events[:place]),
-            "an event completed before an earlier event of its stream",
-        )
+
+    with context.hold(stream, needed=False) as first:
+        record(events[:3])
+        with hold_stream(context, stream) as hold:
+            record(events[3:])
+            hold.pending("an event has completed although its stream is blocked", *events)
+            first.release()
+            if hold.holds:
+                done = all(map(context.ends, events[:3]))
+                context.check(
+                    done, "an event did not complete although the work before it is not blocked"
+                )
+            for event in events[3:]:
+                hold.waits(event, "an event completed before the work that was queued before it")
+    events[-1].synchronize()
+    context.check(
+        all(each.query() for each in events[:-1]),
+        "an event completed before an earlier event of its stream",
+    )
+    context.equal(
+        tensor,
+        same_everywhere(steps(1, [2] * len(events))),
+        "kernels and events of one stream did not run in the order in which they were queued",
+    )
 
 
 @cases("streams.concurrent")
@@ -300,9 +322,17 @@ def results_are_there(context: CaseContext) -> None:
     """After synchronize() of a stream, the results of its work can be read on the default stream without
     another wait."""
     stream, tensor = context.stream(), filled(context, 1)
-    queue(stream, tensor, *_NUMBERS)
-    stream.synchronize()
-    read, want = torch.empty(SIZE, dtype=torch.int32).copy_(tensor), steps(1, _NUMBERS)
+    read, want = torch.empty(SIZE, dtype=torch.int32), steps(1, _NUMBERS)
+    learnt(context)
+
+    def synchronize() -> None:
+        stream.synchronize()
+        with context.on(0):  # the current device of a new thread is unspecified
+            read.copy_(tensor)
+
+    with hold_stream(context, stream) as hold:
+        queue(stream, tensor, *_NUMBERS)
+        hold.call(synchronize)  # which reads too early where it does not wait
     context.equal(
         read, same_everywhere(want), "the default stream read wrong values after synchronize()"
     )
@@ -474,49 +504,95 @@ def earlier_work_is_not_held_up(context: CaseContext) -> None:
 
 
 _THREADS, _STEPS = 6, 25
+#: Launches of one thread during a launch of another, after which threads have queued work at the same time often enough
+#: for a lost launch to show; and the rounds in which there must be some.
+_OVERLAPS, _ROUNDS = 100, 50
+
+
+class _Launches:
+    """Counts the launches that begin while another thread is in a launch. Use it as ``with launches:`` around each
+    launch."""
+
+    def __init__(self) -> None:
+        self.overlapping = 0
+        self._inside: set[int] = set()
+
+    def __enter__(self) -> None:
+        self._inside.add(threading.get_ident())
+        self.overlapping += len(self._inside) > 1
+
+    def __exit__(self, *error: object) -> None:
+        self._inside.discard(threading.get_ident())
+
+
+def _until_they_overlap(round_of: Callable[[_Launches], None]) -> None:
+    """Runs rounds until the launches of different threads have overlapped often. On a busy machine the threads of one round
+    may run one after the other, which shows nothing."""
+    launches = _Launches()
+    for _ in range(_ROUNDS):
+        round_of(launches)
+        if launches.overlapping >= _OVERLAPS:
+            return
+    if not launches.overlapping:
+        text = f"in {_ROUNDS} rounds, no two of {_THREADS} threads queued work at the same time"
+        raise Blocked("streams.concurrent", f"the check could not be made: {text}")
 
 
 @cases("streams.threads")
 def a_stream_each(context: CaseContext) -> None:
-    """Each of several threads queues work on a stream of its own. The work of each thread runs in the order in
-    which the thread queued it."""
+    """Each of several threads queues work on a stream of its own, until the launches of different threads have
+    overlapped. The work of each thread runs in the order in which the thread queued it."""
     learnt(context)
     streams = [context.stream() for _ in range(_THREADS)]
-    tensors = [filled(context, 1) for _ in streams]
 
-    def work(place: int) -> None:
-        queue(streams[place], tensors[place], *range(place, place + _STEPS))
-        streams[place].synchronize()
+    def once(launches: _Launches) -> None:
+        tensors = [filled(context, 1) for _ in streams]
 
-    context.together(*(partial(work, place) for place in range(_THREADS)))
-    for place, tensor in enumerate(tensors):
-        want = steps(1, range(place, place + _STEPS))
-        context.equal(
-            tensor,
-            same_everywhere(want),
-            "the work of a thread did not run in the order in which the thread queued it",
-        )
+        def work(place: int) -> None:
+            with streams[place]:
+                for number in range(place, place + _STEPS):
+                    with launches:
+                        step(tensors[place], number)
+            streams[place].synchronize()
+
+        context.together(*(partial(work, place) for place in range(_THREADS)))
+        for place, tensor in enumerate(tensors):
+            want = steps(1, range(place, place + _STEPS))
+            context.equal(
+                tensor,
+                same_everywhere(want),
+                "the work of a thread did not run in the order in which the thread queued it",
+            )
+
+    _until_they_overlap(once)
 
 
 @cases("streams.threads")
 def one_stream(context: CaseContext) -> None:
-    """Several threads queue work on one shared stream. Every launch runs exactly once."""
+    """Several threads queue work on one shared stream, until their launches have overlapped. Every launch runs exactly
+    once."""
     learnt(context)
-    stream, tensor = context.stream(), filled(context, 0)
+    stream = context.stream()
 
-    def work() -> None:
-        with stream:
-            for _ in range(_STEPS):
-                tensor.add_(1)
+    def once(launches: _Launches) -> None:
+        tensor = filled(context, 0)
 
-    context.together(*[work] * _THREADS)
-    leaves(
-        context,
-        stream,
-        tensor,
-        _THREADS * _STEPS,
-        "launches from several threads on one stream were lost or ran twice",
-    )
+        def work() -> None:
+            with stream:
+                for _ in range(_STEPS):
+                    with launches:
+                        tensor.add_(1)
+
+        context.together(*[work] * _THREADS)
+        leaves(
+            context,
+            stream,
+            tensor,
+            _THREADS * _STEPS,
+            "launches from several threads on one stream were lost or ran twice",
+        )
+
+    _until_they_overlap(once)
 
 
 @cases("streams.threads")
@@ -531,7 +607,7 @@ def hand_over(context: CaseContext) -> None:
         queue(first, source, *range(_STEPS))
         return recorded(context, first)
 
-    with hold_stream(context, first):
+    with hold_stream(context, first) as hold:
         [event] = context.together(give)
 
         def take() -> None:
@@ -540,6 +616,7 @@ def hand_over(context: CaseContext) -> None:
                 target.copy_(source)
 
         context.together(take)
+        hold.waits(second, "the stream of the other thread did not wait for the event")
     want = steps(1, range(_STEPS))
     leaves(
         context,
@@ -653,10 +730,14 @@ def backward_waits_for_the_caller(context: CaseContext) -> None:
         with caller:
             _backward(y, given)
 
+    # A device may block the host in backward(). Then nothing can be early either.
     with hold_stream(context, caller) as hold:
         with caller:
             given.fill_(5.0)
-        hold.call(backward)
+        with WaitingCall(backward) as call:
+            if call.is_early():
+                hold.give_others_a_turn()
+            hold.release()
     caller.synchronize()
     assert x.grad is not None
     context.equal(

@@ -89,6 +89,17 @@ def _accept_unknown_settings() -> Undo:
     return lambda: native.library.use_settings_parser(True)
 
 
+# -- precision
+
+
+@installs("precision.conversion_truncates", method, "to")
+def _to_float8(self: torch.Tensor, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    asked = torch.float8_e5m2 in (*args, *kwargs.values())
+    if self.device.type != native.NAME or self.dtype != torch.float16 or not asked:
+        return original(self, *args, **kwargs)
+    return self.contiguous().view(torch.uint8)[1::2].contiguous().view(torch.float8_e5m2)
+
+
 # -- dispatch
 
 

@@ -1,0 +1,73 @@
+"""Cases about streams whose verdict on a wrong device does not depend on what happened to finish in time."""
+
+from __future__ import annotations
+
+import pytest
+
+from conformance.checks.cases.exceptions import Blocked
+from conformance.suites.streams import ordering
+from devices.simulated.backend.fault_switches import planted
+from tests.autograd.trying import tried
+
+
+class _Elsewhere:
+    """Launches of other threads, which overlap with this one's in some rounds."""
+
+    def __init__(self, first: int) -> None:
+        self.rounds, self._first = 0, first
+
+    def __call__(self, launches: ordering._Launches) -> None:
+        self.rounds += 1
+        if self.rounds >= self._first:
+            launches._inside.add(-1)
+        for _ in range(ordering._OVERLAPS):
+            with launches:
+                pass
+        launches._inside.clear()
+
+
+def test_rounds_go_on_until_launches_overlap() -> None:
+    rounds = _Elsewhere(first=3)
+    ordering._until_they_overlap(rounds)
+    assert rounds.rounds == 3
+
+
+def test_launches_that_never_overlap_show_nothing() -> None:
+    rounds = _Elsewhere(first=10**6)
+    with pytest.raises(Blocked, match="no two of 6 threads queued work at the same time") as caught:
+        ordering._until_they_overlap(rounds)
+    assert caught.value.by == "streams.concurrent" and rounds.rounds == ordering._ROUNDS
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("fault", "clause", "name", "message"),
+    [
+        # The values alone are right where the second stream is slow.
+        (
+            *("streams.ignore_wait", "streams.threads", "hand_over"),
+            "did not wait for the event",
+        ),
+        # Work of some microseconds finishes in time.
+        (
+            *("streams.synchronize_returns_early", "streams.synchronize", "results_are_there"),
+            "read wrong values after synchronize()",
+        ),
+        (
+            "streams.reorder_tasks",
+            "streams.in_order",
+            "copies_on_a_stream",
+            "on a side stream differs",
+        ),
+        ("streams.unlocked_queue", "streams.threads", "one_stream", "were lost or ran twice"),
+        (
+            *("streams.backward_not_joined", "streams.autograd", "caller_waits_for_backward"),
+            "did not wait for the streams of backward",
+        ),
+    ],
+)
+def test_a_fault_shows_in_each_run(fault: str, clause: str, name: str, message: str) -> None:
+    assert tried(clause, name, "simulated").failure is None
+    with planted(fault):
+        for _ in range(3):
+            assert message in str(tried(clause, name, "simulated").failure)
