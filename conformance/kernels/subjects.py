@@ -42,15 +42,19 @@ class NoSamples(ConformError):
 
 
 class ReferenceSubject(Subject):
-    """A reference function in Python, with the samples that were given for the kernel."""
+    """A reference function in Python, with the samples that were given for the kernel.
+
+    The names of the kernel and of its reference are the user's. What the suite knows of an op of that name, for example
+    that the values of ``empty_like`` are not determined, does not hold for them."""
+
+    id = "reference"
+    names: tuple[str, ...] = ()
+    runs_on_cpu = True
 
     def __init__(self, request: Request) -> None:
         assert request.reference is not None
         self.request = request
         self.function = self.reference = forms.reference_of(request)
-        self.id = request.name or request.reference.name
-
-    runs_on_cpu = True
 
     @property
     def dtypes(self) -> frozenset[str]:
@@ -59,7 +63,7 @@ class ReferenceSubject(Subject):
     def raw_samples(self, dtype: torch.dtype) -> Iterator[Any]:
         if self.request.samples is None:
             raise NoSamples(
-                f"{self.id}: expected samples for a kernel with a reference, found none: "
+                f"{self.request.kernel.name}: expected samples for a kernel with a reference, found none: "
                 "define a function that yields (args, kwargs)"
             )
         for given in forms.samples_of(self.request):
