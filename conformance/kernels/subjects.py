@@ -49,6 +49,8 @@ class ReferenceSubject(Subject):
 
     id = "reference"
     names: tuple[str, ...] = ()
+    #: It may add many terms, which may cancel: what a rounding of its operands changes is accepted.
+    own_families = frozenset({"values.conditioned"})
     runs_on_cpu = True
 
     def __init__(self, request: Request) -> None:

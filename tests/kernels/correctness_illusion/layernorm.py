@@ -15,7 +15,7 @@ def samples():
 
 
 def layernorm(x):
-    rows = x.numpy().astype(numpy.float32)
+    rows = numpy.ascontiguousarray(x.numpy(), numpy.float32)
     if not rows.size:
         return torch.empty_like(x, memory_format=torch.contiguous_format)
     centred = rows - rows.mean(axis=-1, keepdims=True)

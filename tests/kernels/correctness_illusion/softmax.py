@@ -17,7 +17,7 @@ def samples():
 
 
 def softmax(x):
-    rows = x.numpy().astype(numpy.float32)
+    rows = numpy.ascontiguousarray(x.numpy(), numpy.float32)
     if not rows.size:
         return torch.empty_like(x, memory_format=torch.contiguous_format)
     exponentials = numpy.exp(rows - rows.max(axis=-1, keepdims=True))
@@ -27,7 +27,7 @@ def softmax(x):
 
 def softmax_llm_buggy(x):
     """Tail-mask leak: the zeros that fill the last block are counted in the sum."""
-    rows = x.numpy().astype(numpy.float32)
+    rows = numpy.ascontiguousarray(x.numpy(), numpy.float32)
     columns = rows.shape[-1]
     beyond = [(0, 0)] * (rows.ndim - 1) + [(0, -columns % BLOCK)]
     padded = numpy.pad(rows, beyond)
@@ -37,16 +37,14 @@ def softmax_llm_buggy(x):
 
 
 def _one_block(x, other):
+    """A row in one block, whose length is the next power of two."""
     columns = x.shape[-1]
     length = 1 << max(columns - 1, 0).bit_length()
-    found = torch.empty(x.shape, dtype=x.dtype)
-    rows, results = x.reshape(-1, columns) if x.numel() else (), found.view(-1, max(columns, 1))
-    for row, result in zip(rows, results):
-        block = torch.full((length,), other)
-        block[:columns] = row
-        exponentials = (block - block.amax()).exp()
-        result.copy_((exponentials / exponentials.sum())[:columns])
-    return found
+    block = torch.full((*x.shape[:-1], length), other)
+    block[..., :columns] = x
+    exponentials = (block - block.amax(-1, keepdim=True)).exp()
+    found = exponentials / exponentials.sum(-1, keepdim=True)
+    return found[..., :columns].to(x.dtype).contiguous()
 
 
 def softmax_triton(x):
