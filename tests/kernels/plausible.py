@@ -39,19 +39,9 @@ def epsilon_beside_the_root(
     return _affine(centred / (deviation + eps), weight, bias)
 
 
-@plausible("nn.functional.rms_norm", VALUES)
-def another_default_epsilon(
-    x: torch.Tensor, shape: Any, weight: Any = None, eps: float | None = None
-) -> torch.Tensor:
-    """1e-6 in place of the epsilon of the dtype."""
-    dims = [*range(-len(shape), 0)]
-    eps = 1e-6 if eps is None else eps
-    return _affine(x * torch.rsqrt((x * x).mean(dims, keepdim=True) + eps), weight, None)
-
-
 def _affine(x: torch.Tensor, weight: Any, bias: Any) -> torch.Tensor:
     x = x if weight is None else x * weight
-    return x if bias is None else x + bias
+    return (x if bias is None else x + bias).contiguous()
 
 
 @plausible("aten::native_batch_norm", VALUES)
@@ -146,7 +136,7 @@ def logarithm_of_zero(
         return found
     total = found.sum()
     if reduction == "batchmean":
-        return total / x.shape[0]
+        return total / (x.shape[0] if x.dim() else 1)
     return total / found.numel() if reduction == "mean" else total
 
 
@@ -385,7 +375,7 @@ def groups_in_turn(
     return found.to(x.dtype)
 
 
-@plausible("aten::_int_mm", VALUES, dtypes=("int8",))
+@plausible("", VALUES, reference=references.int_mm, samples=references.bytes_, dtypes=("int8",))
 def integers_in_single_precision(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     """The sum is a float32, which has no odd number above 2^24."""
     total = torch.zeros(a.shape[0], b.shape[1])
@@ -405,7 +395,7 @@ def nan_times_zero(
 # -- activations
 
 
-@plausible("aten::gelu", VALUES)
+@plausible("aten::gelu", "precision.ulp")
 def rounded_constant(x: torch.Tensor, *, approximate: str = "none") -> torch.Tensor:
     """0.0447 in place of 0.044715."""
     wide = x.double()

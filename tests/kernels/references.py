@@ -49,6 +49,10 @@ def rotary(x: torch.Tensor) -> torch.Tensor:
     return torch.cat([wide.real, wide.imag], -1).to(x.dtype)
 
 
+def int_mm(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    return torch._int_mm(a, b)
+
+
 def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
     return torch.nn.functional.scaled_dot_product_attention(q, k, v)
 
@@ -75,6 +79,15 @@ def pairs() -> Iterator[Any]:
 def single() -> Iterator[Any]:
     for shape in _SHAPES:
         yield (torch.randn(shape, generator=_seeded()),)
+
+
+def bytes_() -> Iterator[Any]:
+    for m, k, n in ((17, 8, 16), (32, 64, 8)):
+        random = _seeded()
+        shapes = (m, k), (k, n)
+        yield tuple(
+            torch.randint(-128, 128, each, generator=random).to(torch.int8) for each in shapes
+        )
 
 
 def rotated() -> Iterator[Any]:

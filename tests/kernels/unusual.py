@@ -12,8 +12,8 @@ from tests.kernels.entries import Register
 
 unusual = Register()
 
-#: The length of a block of columns or keys, which divides few sizes.
-_BLOCK = 7
+#: The lengths of blocks of keys and of columns, which divide few sizes.
+_BLOCK, _COLUMNS = 7, 1009
 
 
 @unusual("aten::_softmax")
@@ -26,7 +26,7 @@ def softmax_in_blocks(x: torch.Tensor, dim: int, half_to_float: bool) -> torch.T
     moved = x.movedim(dim, -1)
     largest = torch.full((*moved.shape[:-1], 1), float("-inf"))
     total = torch.zeros_like(largest)
-    for block in moved.split(_BLOCK, -1):
+    for block in moved.split(_COLUMNS, -1):
         now = torch.maximum(largest, block.amax(-1, keepdim=True))
         kept = torch.where(largest == float("-inf"), 0.0, (largest - now).exp())
         total = total * kept + torch.where(now == float("-inf"), 0.0, (block - now).exp()).sum(
@@ -42,19 +42,19 @@ def merged_moments(
     x: torch.Tensor, shape: Any, weight: Any = None, bias: Any = None, eps: float = 1e-5
 ) -> torch.Tensor:
     """Mean and variance of blocks of columns, merged as Chan, Golub and LeVeque merge them."""
-    flat = x.reshape(*x.shape[: x.dim() - len(shape)], -1)
+    flat = x.flatten(x.dim() - len(shape))
     count, mean = 0, torch.zeros(*flat.shape[:-1], 1)
     squares = torch.zeros_like(mean)
-    for block in flat.split(_BLOCK, -1):
+    for block in flat.split(_COLUMNS, -1):
         size = block.shape[-1]
         own = block.mean(-1, keepdim=True)
         apart, together = own - mean, count + size
         squares = squares + ((block - own) ** 2).sum(-1, keepdim=True)
         squares = squares + apart * apart * (count * size / max(together, 1))
         mean, count = mean + apart * (size / max(together, 1)), together
-    found = ((flat - mean) * torch.rsqrt(squares / max(count, 1) + eps)).view(x.shape)
+    found = ((flat - mean) * torch.rsqrt(squares / max(count, 1) + eps)).reshape(x.shape)
     found = found if weight is None else found * weight
-    return found if bias is None else found + bias
+    return (found if bias is None else found + bias).contiguous()
 
 
 @unusual("aten::mm")
@@ -62,7 +62,7 @@ def transposed_product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     """The transposed product, in blocks of terms from the last to the first."""
     total = torch.zeros(b.shape[1], a.shape[0])
     for first, second in zip(reversed(a.split(16, 1)), reversed(b.split(16, 0))):
-        total += torch.matmul(second.mT.contiguous(), first.mT.contiguous())
+        total += (second.mT[:, None] * first).sum(-1)
     return total.mT.contiguous()
 
 
@@ -95,13 +95,12 @@ def attention_from_the_last_key(
     if dropout_p or enable_gqa:
         raise NotImplementedError("no dropout, no grouped queries")
     scores = torch.matmul(q, k.mT) * (q.shape[-1] ** -0.5 if scale is None else scale)
-    if is_causal:
-        seen = torch.ones(scores.shape[-2:], dtype=torch.bool).tril()
-        scores = scores.masked_fill(~seen, float("-inf"))
-    if attn_mask is not None and attn_mask.dtype == torch.bool:
-        scores = scores.masked_fill(~attn_mask, float("-inf"))
-    elif attn_mask is not None:
-        scores = scores + attn_mask
+    masks = [torch.ones(scores.shape[-2:], dtype=torch.bool).tril()] if is_causal else []
+    for mask in (*masks, attn_mask):
+        if mask is not None and mask.dtype == torch.bool:
+            # Added as torch adds it: NaN in a key that is not seen reaches the result.
+            mask = torch.zeros(mask.shape).masked_fill(~mask, float("-inf"))
+        scores = scores if mask is None else scores + mask
     largest = scores.new_full((*scores.shape[:-1], 1), float("-inf"))
     total = torch.zeros_like(largest)
     weighted = torch.zeros(
@@ -120,7 +119,7 @@ def attention_from_the_last_key(
     return torch.where(total == 0, 0.0, weighted / total)
 
 
-@unusual("aten::conv2d")
+@unusual("aten::conv2d", strides=False)
 def sum_of_shifts(
     x: torch.Tensor,
     weight: torch.Tensor,
