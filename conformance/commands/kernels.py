@@ -114,8 +114,9 @@ def _requests(
         example = _example(where)
         raise formats.NoKernel(
             f"{where}: found no kernel. Expected a module that overrides aten ops with "
-            "torch.library, a file with Model and ModelNew, a folder of BackendBench or "
-            f"FlashInfer-Bench, or FILE.py:FUNCTION with --as or --reference{example}"
+            "torch.library, a file with Model and ModelNew, a file with reference and samples, a "
+            "folder of such files, a folder of BackendBench or FlashInfer-Bench, or "
+            f"FILE.py:FUNCTION with --as or --reference{example}"
         )
 
 

@@ -42,15 +42,21 @@ class NoSamples(ConformError):
 
 
 class ReferenceSubject(Subject):
-    """A reference function in Python, with the samples that were given for the kernel."""
+    """A reference function in Python, with the samples that were given for the kernel.
+
+    The names of the kernel and of its reference are the user's. What the suite knows of an op of that name, for example
+    that the values of ``empty_like`` are not determined, does not hold for them."""
+
+    id = "reference"
+    names: tuple[str, ...] = ()
+    #: It may add many terms, which may cancel: what a rounding of its operands changes is accepted.
+    own_families = frozenset({"values.conditioned"})
+    runs_on_cpu = True
 
     def __init__(self, request: Request) -> None:
         assert request.reference is not None
         self.request = request
         self.function = self.reference = forms.reference_of(request)
-        self.id = request.name or request.reference.name
-
-    runs_on_cpu = True
 
     @property
     def dtypes(self) -> frozenset[str]:
@@ -59,7 +65,7 @@ class ReferenceSubject(Subject):
     def raw_samples(self, dtype: torch.dtype) -> Iterator[Any]:
         if self.request.samples is None:
             raise NoSamples(
-                f"{self.id}: expected samples for a kernel with a reference, found none: "
+                f"{self.request.kernel.name}: expected samples for a kernel with a reference, found none: "
                 "define a function that yields (args, kwargs)"
             )
         for given in forms.samples_of(self.request):
@@ -173,12 +179,34 @@ def samples_for(base: Subject, request: Request, dtype: str) -> list[Sample]:
     """Returns the samples on which a kernel is judged in a dtype. They are the samples of the plan quick that the
     reference accepts, and further samples in which the values of another sample are in another order."""
     found = [each for each in _planned(base, request, dtype) if _usable(base, each)]
+    found = _of_judged_dtypes(found, dtype)
     if not request.layouts:
         found = [replace(each, layouts=("contiguous",)) for each in found]
     found = [_thinned(each) for each in choose(found, _MOST)]
     if not found:
         raise NoSamples(f"{base.id}: the reference accepts no sample in {dtype}")
     return [*found, *_further(base, request, dtype, found), *_reordered(base, found)]
+
+
+def _of_judged_dtypes(samples: list[Sample], dtype: str) -> list[Sample]:
+    """Returns the samples without those in which an operand has a dtype for which the kernel was not handed in, such as a
+    bool beside a float32 in a sum. Operands that have another dtype in a sample of the database, such as masks and
+    indices, may have it."""
+    others = {
+        place
+        for each in samples
+        for place, tensor in enumerate(each.tensors)
+        if not each.axis and dtype_name(tensor.dtype) != dtype
+    }
+    most = max((len(each.tensors) for each in samples if not each.axis), default=0)
+    return [
+        each
+        for each in samples
+        if all(
+            place in others or place >= most or dtype_name(tensor.dtype) == dtype
+            for place, tensor in enumerate(each.tensors)
+        )
+    ]
 
 
 def _further(

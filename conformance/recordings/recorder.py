@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
-from math import frexp, isfinite
 from pathlib import Path
 from typing import Any, Final
 
@@ -35,6 +34,7 @@ from conformance.recordings.wire import (
     Recording,
     RecordingError,
     Values,
+    number_key,
     write_recording,
 )
 from devices.files import why_not_writable
@@ -62,9 +62,9 @@ class CallRecorder(TorchDispatchMode):
     """Records the calls that are made while this dispatch mode is active.
 
     Two calls are distinct if they differ in the overload, in an argument, or in the dtype, shape, strides, offset,
-    shared storage or requires_grad of a tensor. Floating-point numbers among the arguments are compared only by sign
-    and order of magnitude, because an optimizer may pass another step size in each step. The values of tensors are
-    recorded from the first of several equal calls.
+    shared storage or requires_grad of a tensor. Floating-point numbers among the arguments are compared by
+    :func:`conformance.recordings.wire.number_key`. The values of tensors are recorded from the first of several equal
+    calls.
     """
 
     def __init__(self, *, elements: bool = False) -> None:
@@ -292,7 +292,7 @@ def _form(values: Any, tensors: list[torch.Tensor]) -> Any:
         elif kind is list or kind is tuple:
             found.append((kind, _form(each, tensors)))
         elif kind is float:
-            found.append((kind, each < 0, frexp(each)[1]) if isfinite(each) else repr(each))
+            found.append(number_key(each))
         elif kind is int or kind is str or each is None:
             found.append(each)
         else:  # a bool equals an int, a dtype or device has a text of its own

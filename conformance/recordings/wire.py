@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping
+from math import frexp, isfinite
 from pathlib import Path
 from typing import Any, Final
 
@@ -76,6 +77,21 @@ def geometry_fault(tensor: RecordedTensor) -> str:
     if len(strides) != len(tensor.shape):
         return f"{len(strides)} strides of a tensor of {len(tensor.shape)} dimensions"
     return ""
+
+
+#: Multiples of one half up to this number are compared exactly.
+_EXACT: Final = 16.0
+
+
+def number_key(number: float) -> tuple[Any, ...]:
+    """Returns a key that two floating-point arguments share if calls that differ only in them count as one call.
+
+    An optimizer may pass another step size in each step, so numbers of the same sign and order of magnitude share a
+    key. Small multiples of one half do not: kernels treat an exponent of 0.5, 2 or 3, or a factor of 1, in their own
+    ways."""
+    if abs(number) <= _EXACT and (2 * number).is_integer():
+        return float, number
+    return (float, number < 0, frexp(number)[1]) if isfinite(number) else (float, repr(number))
 
 
 class Place(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -19,6 +19,7 @@ from opinfo.axes.coverage_gaps import GAPS
 from opinfo.axes.defaults import DEFAULTS
 from opinfo.axes.extreme_options import EXTREME_OPTIONS
 from opinfo.axes.handwritten import WRITTEN
+from opinfo.axes.magnitudes import MAGNITUDES
 from opinfo.axes.matrices import GROWN
 from opinfo.axes.middle import MIDDLE
 from opinfo.axes.opposites import OPPOSITE
@@ -39,7 +40,7 @@ AXES = (
 )
 
 #: Axes that plans leave out, because a plan has hundreds of ops. Only single kernels are judged on their samples.
-FURTHER = (OPPOSITE, EXTREME_OPTIONS, SINGLE)
+FURTHER = (OPPOSITE, EXTREME_OPTIONS, SINGLE, MAGNITUDES)
 
 #: The most samples of each axis of plans, by its name.
 BUDGETS = {axis.name: axis.budget for axis in AXES}

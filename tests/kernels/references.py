@@ -34,6 +34,25 @@ def row_sum(x: torch.Tensor) -> torch.Tensor:
     return x.sum(-1)
 
 
+def row_mean(x: torch.Tensor) -> torch.Tensor:
+    return x.mean(-1)
+
+
+def rotary(x: torch.Tensor) -> torch.Tensor:
+    half = x.shape[-1] // 2
+    steps = 10000.0 ** (-torch.arange(half, dtype=torch.float64) / half)
+    turns = torch.polar(
+        torch.ones(x.shape[-2], half, dtype=torch.float64),
+        torch.arange(x.shape[-2], dtype=torch.float64)[:, None] * steps,
+    )
+    wide = torch.complex(x[..., :half].double(), x[..., half:].double()) * turns
+    return torch.cat([wide.real, wide.imag], -1).to(x.dtype)
+
+
+def int_mm(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    return torch._int_mm(a, b)
+
+
 def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
     return torch.nn.functional.scaled_dot_product_attention(q, k, v)
 
@@ -59,6 +78,20 @@ def pairs() -> Iterator[Any]:
 
 def single() -> Iterator[Any]:
     for shape in _SHAPES:
+        yield (torch.randn(shape, generator=_seeded()),)
+
+
+def bytes_() -> Iterator[Any]:
+    for m, k, n in ((17, 8, 16), (32, 64, 8)):
+        random = _seeded()
+        shapes = (m, k), (k, n)
+        yield tuple(
+            torch.randint(-128, 128, each, generator=random).to(torch.int8) for each in shapes
+        )
+
+
+def rotated() -> Iterator[Any]:
+    for shape in ((2, 5, 8), (1, 17, 64), (3, 1, 4)):
         yield (torch.randn(shape, generator=_seeded()),)
 
 

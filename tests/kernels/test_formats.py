@@ -11,7 +11,13 @@ import pytest
 
 from conformance.cli import conform
 from conformance.kernels import formats
-from conformance.kernels.formats import backendbench, flashinfer, kernelbench, named_function
+from conformance.kernels.formats import (
+    backendbench,
+    flashinfer,
+    kernelbench,
+    named_function,
+    reference_file,
+)
 from conformance.kernels.judgement import Fault, Judgement, Verdict
 from devices.errors import ConformError
 from devices.failure import Failure, Kind
@@ -72,7 +78,7 @@ def test_each_example_has_its_format() -> None:
     }
     assert found == {
         "softmax.py": "",
-        "rms_norm.py": "",
+        "rms_norm.py": "reference_file",
         "overrides.py": "library_module",
         "kernelbench.py": "kernelbench",
     }
@@ -81,6 +87,23 @@ def test_each_example_has_its_format() -> None:
 def test_a_model_of_kernelbench_is_judged_on_inputs_of_its_own_shape() -> None:
     (request,) = kernelbench.requests(EXAMPLES / "kernelbench.py", WANTED)
     assert not (request.shapes or request.layouts or request.strides)
+
+
+def test_every_function_beside_a_reference_and_its_samples_is_a_kernel(tmp_path: Path) -> None:
+    file = tmp_path / "attempts.py"
+    names = ("reference", "samples", "first", "_helper", "second")
+    text = "\n\n".join(f"def {name}():\n    return None" for name in names)
+    for decorator in ("@triton.jit", "@triton.autotune(configs=[], key=[])", "@jit"):
+        text += f"\n\n{decorator}\ndef launched():\n    return None\n"
+    file.write_text(text, encoding="utf-8")
+    assert formats.format_of(file) is reference_file
+    found = reference_file.requests(file, WANTED)
+    assert [each.name for each in found] == ["first", "second"]
+    assert all(each.shapes and each.layouts and not each.strides for each in found)
+    named = formats.Wanted(target="aten::relu")  # which function, the user has to say
+    assert reference_file.requests(file, named) == []
+    file.write_text("def reference(): ...\n\ndef samples(): ...\n", encoding="utf-8")
+    assert formats.format_of(file) is None
 
 
 def test_the_name_of_a_folder_of_backendbench_is_read_from_the_right(tmp_path: Path) -> None:

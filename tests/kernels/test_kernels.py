@@ -14,6 +14,8 @@ import pytest
 import torch
 
 from conformance import judge
+from conformance.kernels.formats import Wanted, reference_file
+from conformance.kernels.judge import judged as judge_request
 from conformance.kernels.judge import process_count
 from conformance.kernels.judgement import Judgement, Verdict
 from conformance.kernels.process_state import fingerprint, replaced_names
@@ -266,3 +268,11 @@ def test_a_kernel_that_refuses_every_call_is_not_judged() -> None:
 def test_a_kernel_that_refuses_some_calls_is_right_with_a_note() -> None:
     found = judge(refusing.refuses_matrices, "aten::relu")
     assert found.right and any("no matrices" in each for each in found.notes)
+
+
+@pytest.mark.slow
+def test_the_name_of_a_kernel_with_a_reference_excuses_nothing() -> None:
+    requests = reference_file.requests(Path(__file__).with_name("names_of_ops.py"), Wanted())
+    assert [each.name for each in requests] == ["empty_like", "elu"]
+    for request in requests:
+        assert "layout.values" in {each.check for each in judge_request(request).faults}

@@ -112,6 +112,13 @@ def test_step_sizes_that_change_a_little_are_one_call() -> None:
     assert [each.count for each in named(calls, "aten.mul.Tensor")] == [3, 1, 1]
 
 
+def test_exponents_that_kernels_treat_in_their_own_ways_are_calls_of_their_own() -> None:
+    x = torch.ones(4)
+    calls = calls_of(lambda: [x**value for value in (0.5, 0.7, 0.8, 2.0, 3.0, 2.0, 100.0, 101.0)])
+    counts = [each.count for each in named(calls, "aten.pow.Tensor_Scalar")]
+    assert counts == [1, 2, 2, 1, 2]
+
+
 def test_what_cannot_be_recorded_is_said_with_its_number() -> None:
     recorder = CallRecorder()
     sparse = torch.eye(3).to_sparse()

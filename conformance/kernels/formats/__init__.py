@@ -55,7 +55,13 @@ class Format(Protocol):
 
 
 #: The formats, in the order in which a path is offered to them.
-FORMATS: Final = ("flashinfer", "backendbench", "kernelbench", "library_module")
+FORMATS: Final = (
+    "flashinfer",
+    "backendbench",
+    "kernelbench",
+    "library_module",
+    "reference_file",
+)
 
 
 class NoKernel(ConformError):

@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from enum import Enum
-from math import frexp, isfinite
 from typing import Any, Final
 
 import msgspec
@@ -30,6 +29,7 @@ from conformance.recordings.wire import (
     RecordedTensor,
     Recording,
     geometry_fault,
+    number_key,
 )
 from opinfo.encoding import ARGUMENTS, NotEncodable, write_value
 
@@ -202,8 +202,8 @@ def _numbered(tensors: Sequence[RecordedTensor]) -> tuple[RecordedTensor, ...]:
 
 
 def _key(call: RecordedCall) -> Any:
-    """Returns a key that two calls share if the recorder counts them as the same call: it compares floating-point
-    numbers only by their order of magnitude."""
+    """Returns a key that two calls share if the recorder counts them as the same call, see
+    :func:`conformance.recordings.wire.number_key`."""
     known = tuple(
         (each.dtype, each.shape, each.stride, each.offset, each.storage, each.requires_grad)
         for each in call.tensors
@@ -216,8 +216,6 @@ def _form(document: Any) -> Any:
         return tuple(map(_form, document))
     if isinstance(document, dict):
         if "float" in document:
-            number = float(document["float"])
-            if isfinite(number):
-                return ("float", number < 0, frexp(number)[1])
+            return number_key(float(document["float"]))
         return tuple((name, _form(each)) for name, each in document.items())
     return type(document), document

@@ -74,6 +74,20 @@ def test_composite_ops_of_operator_inputs_are_divided() -> None:
     assert "not read: 7 x aten.add.Tensor: a sparse tensor" in lacks(found)
 
 
+def test_a_log_of_a_training_run_is_read_whole() -> None:
+    found = read(EXAMPLES / "training_log.txt")
+    assert not [each for each in found.header.lacks if each.startswith("not read")]
+    assert (len(found.calls), found.count) == (18, 99)
+    assert [each.stride for each in only(found, "aten.mm.default").tensors] == [(0, 0), (3, 1)]
+    assert only(found, "aten.masked_fill_.Scalar").args[2] == {"float": "-inf"}
+    assert only(found, "aten.slice_backward.default").args[4] == 2**63 - 1
+    rnn = only(found, "aten._cudnn_rnn.default")
+    assert rnn.args[1] == [{"tensor": n} for n in (1, 2, 3, 4)] and rnn.args[14] == []
+    assert [each.tensors[0].shape for each in found.calls if each.op == "aten.cat.default"] == [
+        (0, 1)
+    ]
+
+
 @pytest.mark.parametrize(
     "line", ["cnt: 3", "cnt: x, ((), {})", "anything", "cnt: 9999999999999999, ((), {})"]
 )
@@ -306,7 +320,7 @@ def test_a_damaged_configuration_is_one_sentence(damage: Damage, tmp_path: Path)
 # -- all of them
 
 
-FILES = ("operator_inputs.txt", "dump.json", "graph.txt", "spyre.yaml")
+FILES = ("operator_inputs.txt", "training_log.txt", "dump.json", "graph.txt", "spyre.yaml")
 
 
 @settings(
@@ -320,7 +334,8 @@ def test_changed_characters_raise_nothing_else(data: st.DataObject, tmp_path: Pa
     part = data.draw(st.text(alphabet="[]{}(),:'\"-0x\n", max_size=3))
     path = tmp_path / name
     path.write_text(text[:at] + part + text[at + data.draw(st.integers(0, 20)) :])
-    form = {"operator_inputs.txt": "operator_inputs", "dump.json": "msprobe"}
+    form = dict.fromkeys(("operator_inputs.txt", "training_log.txt"), "operator_inputs")
+    form |= {"dump.json": "msprobe"}
     form |= {"graph.txt": "fx_graph", "spyre.yaml": "spyre"}
     try:
         read(path, form[name])

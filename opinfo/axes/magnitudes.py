@@ -1,0 +1,104 @@
+"""The axis that gives the elements of an operand a large common offset, or makes all of them small or large."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import torch
+
+from opinfo.axes.axis_context import Axis, Basis, Variations
+from opinfo.axes.extreme_options import by_arguments
+from opinfo.axes.shapes import EXTENT
+from opinfo.compare import DEFAULT_TOLERANCES, Arguments
+from opinfo.samples import Sample
+
+#: The most operands that are changed in turn, and the most combinations of other arguments beside which the first is.
+_OPERANDS, _KINDS = 2, 4
+#: The smallest offset.
+_LEAST = 4.0
+
+
+def _magnitudes(basis: Basis) -> Variations:
+    """Yields calls in which all elements of one operand have a large positive or negative offset, are small, or are
+    large, beside ordinary elements of the other operands. A call is left out if the CPU's result is not reliable, or
+    if roundings of the operands change it, unless that is taken into account where results are compared.
+
+    Integers of 8 bits are large in all operands, which have a long dimension: sums of their products do not fit the
+    digits of float32."""
+    if not basis.kind.is_floating_point:
+        yield from _large_integers(basis)
+        return
+    kinds = {basis.arguments(each): each for each in reversed(by_arguments(basis))}
+    kinds |= {basis.arguments(each): each for each in reversed(basis.bases)}
+    bases = [*reversed(kinds.values())][:_KINDS]
+    turns = [(base, 0) for base in bases]
+    turns[1:1] = [(base, place) for base in bases[:1] for place in range(1, _OPERANDS)]
+    for base, turn in turns:
+        places = [p for p, t in enumerate(base.tensors) if t.dtype == basis.kind and t.numel() > 1]
+        for way in _ways(basis.kind) if len(places) > turn else ():
+            calls = (_changed(basis, base, places[turn], *each) for each in way)
+            call = next((each for each in calls if _is_reliable(basis, each)), None)
+            if call is not None:
+                yield base, call
+
+
+def _ways(kind: torch.dtype) -> list[list[tuple[float, float]]]:
+    """Returns factors and offsets of elements. Of each list, the first is used with which the CPU's result is reliable.
+    Half of a dtype's digits are left for the differences of elements with the largest offset."""
+    half = math.floor(-math.log2(torch.finfo(kind).eps) / 2)
+    offsets = [2.0**n for n in range(half, 0, -1) if 2.0**n >= _LEAST]
+    scales = [[(2.0**-half, 0.0)], [(2.0**half, 0.0)]]
+    return [*([(1.0, sign * each) for each in offsets] for sign in (1, -1)), *scales]
+
+
+def _changed(basis: Basis, base: Sample, place: int, factor: float, offset: float) -> Arguments:
+    given = basis.fill(base, place, base.tensors[place].shape)
+    if factor != 1:  # of the largest element, whatever the range of the database's samples
+        largest = float(given.abs().nan_to_num(0.0, 0.0, 0.0).max()) or 1.0
+        factor *= 2.0 ** -math.frexp(largest)[1]
+    return basis.rebuilt(base, {place: given * factor + offset})
+
+
+#: One of so many elements is odd, the others are the integer of the largest size.
+_ODD = 16
+
+
+def _large_integers(basis: Basis) -> Variations:
+    """Yields calls in which all operands have the integer of the largest size, and a few the next smaller one. A sum of a
+    thousand products of 8 bits, which may be odd, is then just above 2^24."""
+    info = torch.iinfo(basis.kind)
+    largest, step = (info.min, 1) if info.min else (info.max, -1)
+    for base, call in EXTENT.vary(basis):
+        made = {
+            place: largest + step * (basis.choice(_ODD, t.shape) == 0).to(basis.kind)
+            for place, t in enumerate(call.tensors)
+            if t.dtype == basis.kind
+        }
+        changed = basis.rebuilt(replace(base, call=call), made)
+        if made and basis.accepted(changed) is not None:
+            yield base, changed
+
+
+def _is_reliable(basis: Basis, call: Arguments) -> bool:
+    if basis.accepted(call) is None or not basis.settled(call):
+        return False
+    return "values.conditioned" in basis.families or basis.steady(call)
+
+
+MAGNITUDES = Axis(
+    number=28,
+    name="magnitudes",
+    finds="A kernel that loses the differences of elements with a large mean, whose running maximum begins at 0, whose epsilon or threshold has another size, or that adds integers as floating-point numbers.",
+    bugs=("pytorch/executorch#16727",),
+    budget=20,
+    layouts=("contiguous", "contiguous+step_inner+offset"),
+    applies=lambda basis: (
+        (basis.dtype in DEFAULT_TOLERANCES or basis.kind in (torch.int8, torch.uint8))
+        and not basis.kind.is_complex
+        and not basis.elementwise
+        and not basis.free
+        and not basis.keeps_values
+    ),
+    vary=_magnitudes,
+)
