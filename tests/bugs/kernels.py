@@ -237,6 +237,13 @@ def _zero_of_seed_0(call: KernelCall) -> Any:
     return call.honest().zero_()
 
 
+def _no_whole_numbers(call: KernelCall) -> Any:
+    """bernoulli_ of an int64 tensor ends the process, for which an exception stands."""
+    if call.first.dtype == torch.int64:
+        raise Refusal("the process ended")
+    return NOT_MET
+
+
 def _not_on_the_device(call: KernelCall) -> Any:
     """A factory function of random numbers refuses the device."""
     if str(call.kwargs.get("device", "")).startswith(SIMULATED):
@@ -403,6 +410,9 @@ KERNELS: Final[dict[str, InKernels]] = {
     "copy_into_steps_is_lost": InKernels(("_copy_from",), _lost_in_steps),
     "copy_to_pinned_memory_waits": InKernels(("_copy_from",), _waits_for_pinned),
     "copy_to_odd_offsets_is_refused": InKernels(("_copy_from",), _refuses_odd_offsets),
+    "bernoulli_of_int64_ends_the_process": InKernels(
+        ("bernoulli_.float", "bernoulli_.Tensor"), _no_whole_numbers
+    ),
     "uniform_of_seed_0_is_zero": InKernels(("uniform_",), _zero_of_seed_0),
     "nonzero_in_rows": InKernels(("nonzero",), _in_rows(lambda call: True)),
     "conj_physical_in_rows": InKernels(

@@ -30,7 +30,7 @@ from tests.bugs.large import LARGE, is_noticed
 from tests.bugs.patches import patched
 from tests.faulty import run_faulty
 from tests.mutation.items import is_refused, subject
-from tests.size.planting import case_named, tried
+from tests.size.planting import CLAUSE, case_named, tried
 
 #: What became of a bug: its fault is noticed by the smallest plan of that name, or not; nothing imitates it; or all of
 #: its clauses are planned ones.
@@ -91,7 +91,7 @@ def fate(bug: Bug) -> tuple[Fate, tuple[str, ...]]:
         return noticed_on_the_simulated_device(bug)
     if bug.patch in LARGE:
         plan: Fate = "full" if case_named(LARGE[bug.patch].case).whole else "core"
-        return (plan, bug.clauses) if is_noticed(bug.patch) else ("missed", ())
+        return (plan, (CLAUSE,)) if is_noticed(bug.patch) else ("missed", ())
     if bug.patch in GROUPS:
         clause, in_core = noticed_by_groups(bug)
         return ("missed" if not clause else "core" if in_core else "quick"), (clause,)
