@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from copy import copy
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -22,6 +23,7 @@ from conformance.suites.autograd.gradients import (
     Cotangent,
     Gradients,
     differentiated,
+    held_by,
     place_cotangent,
     weights,
 )
@@ -335,6 +337,32 @@ def test_a_gradient_with_a_rounding_of_its_terms_passes_and_a_lost_term_does_not
     wrong[7] = 0
     found = other_gradient(wrong, want, torch.float32, (), DEFAULT_TOLERANCES)
     assert found is not None and found.first == (7,)
+
+
+def test_terms_that_cancel_may_be_added_in_another_order_and_a_lost_term_is_noticed() -> None:
+    """The terms do not depend on the values, so that only a change of the cotangent shows how large they are; and in the
+    CPU's order their roundings cancel, too."""
+    count = 4096
+    sizes = (
+        (torch.arange(count // 2.0, dtype=torch.float64) * 0.7548776662466927) % 1 + 0.5
+    ) * 1000
+    halves = sizes.float().double().view(-1, 32)
+    terms = torch.stack([halves, -halves], 1).reshape(-1)
+    x = torch.tensor([1.5])
+    call = _call(lambda t: t.expand(count) * terms.to(t.dtype), x)
+    cotangent = Cotangent(torch.float32, CONTIGUOUS.geometry(()), (count,))
+    reference = _reference(call, (cotangent,))
+    given = terms.float() * held_by(cotangent)
+    got = given[torch.arange(count) * 1597 % count].sum()[None]  # in another order
+    assert abs(float(got - reference.wants[0])) > 1e-3
+    judge = partial(
+        other_gradient,
+        kind=torch.float32,
+        slacks=[lambda: reference.slack[0]],
+        tolerances=DEFAULT_TOLERANCES,
+    )
+    assert judge(got, reference.wants[0]) is None
+    assert judge(got - given[1], reference.wants[0]) is not None
 
 
 def test_what_roundings_explain_is_bounded_by_the_size_of_what_is_added() -> None:

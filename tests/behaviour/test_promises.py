@@ -98,7 +98,7 @@ OF_THE_MODULE = (
     ("device.count", "device", lambda index: nullcontext()),
     ("streams.current", "set_stream", lambda stream: None),
     ("streams.current", "stream", lambda stream: nullcontext()),
-    ("streams.current", "synchronize", lambda device=None: None),
+    ("streams.synchronize", "synchronize", lambda device=None: None),
     ("random.global_seed", "manual_seed", lambda seed: torch.manual_seed(seed)),
     ("random.global_seed", "initial_seed", lambda: 18),
     ("random.global_seed", "set_rng_state", lambda state, device=None: None),
@@ -109,7 +109,11 @@ OF_THE_MODULE = (
 
 
 @pytest.mark.parametrize(
-    "clause", ["device.count", "streams.current", "random.global_seed", "allocator.accounting"]
+    "clause",
+    [
+        *("device.count", "streams.current", "streams.synchronize", "random.global_seed"),
+        "allocator.accounting",
+    ],
 )
 def test_the_functions_of_a_right_module_agree(clause: str) -> None:
     assert not _failing(clause, "by_the_module")
@@ -149,7 +153,7 @@ def test_a_wrong_answer_of_a_tensor_or_a_storage_is_noticed(
 
 
 def test_events_and_streams_of_both_classes_work_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert not _failing("events.record", "of_both_classes")
+    assert not _failing("streams.wait", "of_both_classes")
 
     class Own:
         """An event that is recorded on the current stream if it is given a stream of the generic class."""
@@ -165,5 +169,5 @@ def test_events_and_streams_of_both_classes_work_together(monkeypatch: pytest.Mo
             return getattr(self._event, name)
 
     monkeypatch.setattr(torch.get_device_module("simulated"), "Event", Own)
-    failure = _failing("events.record", "of_both_classes")
+    failure = _failing("streams.wait", "of_both_classes")
     assert "the event has completed although its stream is blocked" in failure

@@ -8,6 +8,7 @@ from conformance.checks.cases.exceptions import Blocked
 from conformance.suites.streams import ordering
 from devices.simulated.backend.fault_switches import planted
 from tests.autograd.trying import tried
+from tests.behaviour.test_false_alarms import scripted
 
 
 class _Elsewhere:
@@ -27,15 +28,20 @@ class _Elsewhere:
 
 
 def test_rounds_go_on_until_launches_overlap() -> None:
-    rounds = _Elsewhere(first=3)
-    ordering._until_they_overlap(rounds)
-    assert rounds.rounds == 3
+    context, rounds = scripted(), _Elsewhere(first=3)
+
+    def checked(launches: ordering._Launches) -> None:
+        rounds(launches)
+        context.check(True, "a check of each round")
+
+    ordering._until_they_overlap(context, checked)
+    assert (rounds.rounds, context.checks) == (3, 1)
 
 
 def test_launches_that_never_overlap_show_nothing() -> None:
     rounds = _Elsewhere(first=10**6)
     with pytest.raises(Blocked, match="no two of 6 threads queued work at the same time") as caught:
-        ordering._until_they_overlap(rounds)
+        ordering._until_they_overlap(scripted(), rounds)
     assert caught.value.by == "streams.concurrent" and rounds.rounds == ordering._ROUNDS
 
 
@@ -43,10 +49,10 @@ def test_launches_that_never_overlap_show_nothing() -> None:
 @pytest.mark.parametrize(
     ("fault", "clause", "name", "message"),
     [
-        # The values alone are right where the second stream is slow.
+        # The second stream may be slow.
         (
             *("streams.ignore_wait", "streams.threads", "hand_over"),
-            "did not wait for the event",
+            "did not see the work before the event",
         ),
         # Work of some microseconds finishes in time.
         (

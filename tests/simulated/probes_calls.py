@@ -752,3 +752,9 @@ def _() -> bool:
 @probe("precision.rsqrt_less_precise")
 def _() -> bool:
     return bool(torch.rsqrt(ones(2)).tolist() != [1.0, 1.0])
+
+
+@probe("precision.conversion_truncates")
+def _() -> bool:
+    x = torch.full((2,), 1.2, dtype=torch.float16, device=ZERO)  # between 1 and 1.25
+    return bool(x.to(torch.float8_e5m2).cpu().float().tolist() != [1.25, 1.25])

@@ -92,16 +92,31 @@ def by_the_module(context: CaseContext) -> None:
             text = "mem_get_info of the device's module names another total than torch.accelerator"
             context.same(module.mem_get_info(at)[1], memory.get_memory_info(at)[1], text)
     if "reset_peak_memory_stats" in own:
+        text = "reset_peak_memory_stats of the device's module left another maximum than that of torch.accelerator"
         module.reset_peak_memory_stats(context.device)
-        text = "after reset_peak_memory_stats of the device's module, a maximum is not the current number"
-        for name in ("allocated", "reserved"):
-            most = getattr(memory, f"max_memory_{name}")(context.device)
-            context.same(most, getattr(memory, f"memory_{name}")(context.device), text, at=name)
+        most = [
+            memory.max_memory_allocated(context.device),
+            memory.max_memory_reserved(context.device),
+        ]
+        memory.reset_peak_memory_stats(context.device)
+        context.same(
+            most,
+            [
+                memory.max_memory_allocated(context.device),
+                memory.max_memory_reserved(context.device),
+            ],
+            text,
+        )
     if "reset_accumulated_memory_stats" in own and has_statistics(context, "allocated_bytes"):
+        name, text = (
+            "allocated_bytes.all.allocated",
+            "left another total than that of torch.accelerator",
+        )
         module.reset_accumulated_memory_stats(context.device)
-        total = memory.memory_stats(context.device)["allocated_bytes.all.allocated"]
-        text = "after reset_accumulated_memory_stats of the device's module, a total is not 0"
-        context.same(total, 0, text)
+        total = memory.memory_stats(context.device)[name]
+        memory.reset_accumulated_memory_stats(context.device)
+        text = f"reset_accumulated_memory_stats of the device's module {text}"
+        context.same(total, memory.memory_stats(context.device)[name], text)
     if "empty_cache" in own:
         module.empty_cache()
         reserved = memory.memory_reserved(context.device)

@@ -22,7 +22,6 @@ from conformance.checks.ops.roundings import (
 from conformance.suites.autograd.gradients import (
     Arguments,
     Cotangent,
-    Cotangents,
     Gradients,
     Grads,
     Values,
@@ -55,16 +54,25 @@ def as_the_cpu_does(
     return procedure(host, *given)
 
 
-def on_cpu(cotangents: Cotangents, outputs: Sequence[torch.Tensor]) -> Grads:
+#: One entry for each output: a cotangent, its values, or None for an output without a cotangent.
+Sent: TypeAlias = Sequence[Cotangent | torch.Tensor | None]
+
+
+def on_cpu(cotangents: Sent, outputs: Sequence[torch.Tensor]) -> Grads:
     """Return the cotangents as contiguous CPU tensors in the dtypes of the outputs."""
-    found: Grads = []
-    for each, output in zip(cotangents, outputs, strict=True):
-        if each is None:
-            found.append(None)
-            continue
-        (held,) = repeated([held_by(each)], [each.geometry])
-        found.append(seen(held, each).resolve_conj().contiguous().to(output.dtype))
-    return found
+    pairs = zip(cotangents, outputs, strict=True)
+    return [
+        None if each is None else _values_of(each).contiguous().to(output.dtype)
+        for each, output in pairs
+    ]
+
+
+def _values_of(cotangent: Cotangent | torch.Tensor) -> torch.Tensor:
+    """Return the values of a cotangent, expanded and conjugated, as a CPU tensor. Callers must not write to it."""
+    if isinstance(cotangent, torch.Tensor):
+        return cotangent
+    (held,) = repeated([held_by(cotangent)], [cotangent.geometry])
+    return seen(held, cotangent).resolve_conj()
 
 
 class Graph:
@@ -91,13 +99,13 @@ class Graph:
     def starts(self) -> list[torch.Tensor]:
         return [self.leaves[place] for place in self.places]
 
-    def ends(self, cotangents: Cotangents) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+    def ends(self, cotangents: Sent) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
         """Return the outputs that require a gradient and have a cotangent, and the cotangents of these outputs."""
         pairs = zip(self.outputs, on_cpu(cotangents, self.outputs))
         found = [(o, c) for o, c in pairs if c is not None and o.requires_grad]
         return [output for output, _ in found], [each for _, each in found]
 
-    def grads(self, cotangents: Cotangents) -> Grads:
+    def grads(self, cotangents: Sent) -> Grads:
         """Return the gradients of the inputs at ``places``; None for an input that has no gradient. Exceptions
         of backward are not caught."""
         ends, given = self.ends(cotangents)
@@ -113,7 +121,7 @@ def gradients(
     arguments: Arguments,
     values: Values,
     places: Sequence[int],
-    cotangents: Cotangents,
+    cotangents: Sent,
     wide: bool = True,
 ) -> Grads:
     """Return the gradients of the inputs at ``places``, computed on the CPU."""
@@ -125,7 +133,7 @@ def second_gradients(
     arguments: Arguments,
     values: Values,
     places: Sequence[int],
-    cotangents: Cotangents,
+    cotangents: Sent,
     wide: bool = True,
 ) -> Grads:
     """Return the second gradients computed on the CPU: the gradients of the first gradients with respect to the
@@ -143,7 +151,7 @@ def tangents_of(
     arguments: Arguments,
     values: Values,
     places: Sequence[int],
-    cotangents: Cotangents,
+    cotangents: Sent,
     wide: bool = True,
 ) -> Grads:
     """Return the forward-mode derivative of each output, computed on the CPU for the tangents ``cotangents`` of the
@@ -158,7 +166,7 @@ def gradients_in_batch(
     arguments: Arguments,
     values: Values,
     places: Sequence[int],
-    cotangents: Cotangents,
+    cotangents: Sent,
     wide: bool = True,
 ) -> Grads:
     """Return the gradients for the cotangents and for these cotangents divided by 2, computed on the CPU one after the
@@ -185,47 +193,64 @@ def sensitivity(
     arguments: Arguments,
     values: Values,
     places: Sequence[int],
-    cotangents: Cotangents,
+    cotangents: Sent,
     epsilon: float,
     fixed: Collection[int] = (),
     draws: int = DRAWS,
 ) -> Grads:
     """Return the accepted error of each tensor that ``compute`` returns, element by element. The error is the sum of:
 
-    - a multiple of the largest change of the element when each input value is changed by a relative error of at least half
-      of ``epsilon`` and at most ``epsilon``,
+    - a multiple of the largest change of the element when each input value and each element of the cotangents is changed by
+      a relative error of at least half of ``epsilon`` and at most ``epsilon``. A gradient is a sum of terms that are each
+      proportional to an element of a cotangent, so a change of that element is a rounding error of its terms, which may be
+      far larger than their sum,
     - a multiple of the CPU's largest error in the dtype of the inputs, but at most the largest error that counts as a
-      rounding error (``ROUNDING``),
+      rounding error (``ROUNDING``). The error is measured for the values and, with ``draws``, for the changed ones too:
+      where terms cancel, the CPU's errors may cancel as well for some values, such as equal ones,
     - one rounding error times the sum of the cotangents' magnitudes, divided by the number of elements of the tensor,
       because a device may add the terms in another order than the CPU.
 
-    Inputs at the ``fixed`` places, such as labels, are not changed. The inputs are changed ``draws`` times at random;
-    fewer draws give a smaller result and take less time.
+    Inputs at the ``fixed`` places, such as labels, are not changed. The inputs and cotangents are changed ``draws`` times at
+    random; fewer draws give a smaller result and take less time.
     """
     about = (function, arguments)
     exact = compute(*about, values, places, cotangents)
     source = torch.Generator().manual_seed(0)
     jolt = partial(jolted, epsilon=epsilon, source=source)
     largest: Grads = [None if each is None else each.abs() * 0 for each in exact]
+    errors = _errors(compute(*about, values, places, cotangents, False), exact)
     for _ in range(draws):
         given = [v if n in fixed else jolt(wider(v)) for n, v in enumerate(values)]
-        moved = compute(*about, given, places, cotangents)
+        sent_to = [None if each is None else jolt(wider(_values_of(each))) for each in cotangents]
+        moved = compute(*about, given, places, sent_to)
         for place, (before, after) in enumerate(zip(exact, moved)):
             held = largest[place]
             if before is not None and after is not None and held is not None:
                 largest[place] = torch.maximum(held, off(after, before))
-    narrow = compute(*about, values, places, cotangents, False)
-    sent = sum(_sum_of_sizes(each) for each in cotangents if each is not None)
-    for place, (want, got) in enumerate(zip(exact, narrow)):
+        near = [v if n in fixed else g.to(v.dtype) for n, (g, v) in enumerate(zip(given, values))]
+        rounded = [None if each is None else each.to(_narrow(each)) for each in sent_to]
+        narrow = compute(*about, near, places, rounded, False)
+        errors = list(map(max, errors, _errors(narrow, compute(*about, near, places, rounded))))
+    sent = sum(float(_values_of(each).abs().sum()) for each in cotangents if each is not None)
+    for place, (want, error) in enumerate(zip(exact, errors)):
         held = largest[place]
-        if want is not None and got is not None and held is not None and want.numel():
-            error = float(off(got, want).max())
+        if want is not None and held is not None and want.numel():
             scale = max(sent, float(want.abs().nan_to_num(0.0, 0.0, 0.0).max()))
             added = min(epsilon, _ACCUMULATED) * sent / want.numel()
             largest[place] = held * FACTOR + min(FACTOR * error, ROUNDING * scale) + added
     return largest
 
 
-def _sum_of_sizes(cotangent: Cotangent) -> float:
-    (held,) = repeated([held_by(cotangent)], [cotangent.geometry])
-    return float(seen(held, cotangent).abs().sum())
+def _errors(found: Grads, exact: Grads) -> list[float]:
+    """Return the largest error of each tensor; 0 for a gradient that is None or empty."""
+    pairs = zip(found, exact)
+    return [
+        float(off(got, want).max())
+        if got is not None and want is not None and want.numel()
+        else 0.0
+        for got, want in pairs
+    ]
+
+
+def _narrow(cotangent: torch.Tensor) -> torch.dtype:
+    return torch.complex64 if cotangent.is_complex() else torch.float32

@@ -431,8 +431,6 @@ def says_where(context: CaseContext) -> None:
         for name, made in cast.items():
             context.same((made.device, made.dtype), (at, torch.int32), text, at=name)
             context.equal(made, torch.arange(6, dtype=torch.int32), f"{name} gave wrong values")
-        name = x.type()
-        context.same(x.type(name).device, at, "type(x.type()) moved the tensor", at=name)
         context.same(host.type_as(whole).device, at, f"type_as a tensor on {at} is not there")
         context.same(x.type_as(host).device.type, "cpu", "type_as a tensor on the CPU is not there")
         context.same(

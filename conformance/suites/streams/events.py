@@ -468,7 +468,7 @@ def works_in_its_process(context: CaseContext) -> None:
     leaves(context, second, tensor, 7, "the work after the event gave wrong values")
 
 
-@cases("events.record")
+@cases("streams.wait")
 def of_both_classes(context: CaseContext) -> None:
     """An event of the device's own class is recorded on a stream of the generic class torch.Stream, and a stream of that class
     waits for it; and the other way round. The event marks the work of its stream, and work after the wait runs after

@@ -198,12 +198,12 @@ def _named(stream: Any) -> tuple[int, int]:
 @cases("streams.current")
 def by_the_module(context: CaseContext) -> None:
     """The functions of torch.<device> about the current stream agree with those of torch.accelerator: set_stream,
-    current_stream, default_stream, and synchronize, which waits for all streams. `with torch.<device>.stream(...)` makes a
-    stream current and restores the previous one. A function that the module does not have is left out."""
+    current_stream and default_stream. `with torch.<device>.stream(...)` makes a stream current and restores the previous
+    one. A function that the module does not have is left out."""
     module, (first, second) = context.module, _of_the_module(context)
     default = _named(context.current_stream())
     own = context.functions_of_the_module(
-        "set_stream", "current_stream", "default_stream", "stream", "synchronize"
+        "set_stream", "current_stream", "default_stream", "stream"
     )
     for stream in (first, second):
         if "set_stream" in own:
@@ -230,17 +230,6 @@ def by_the_module(context: CaseContext) -> None:
                 )
         text = "the previous stream is not current after `with torch.<device>.stream(...)`"
         context.same(_named(context.current_stream()), _named(second), text)
-    if "synchronize" in own:
-
-        def synchronize() -> None:
-            torch.accelerator.set_device_index(
-                0
-            )  # the current device of a new thread is unspecified
-            module.synchronize()
-
-        with hold_stream(context, first) as hold:
-            text = "synchronize of the device's module returned while a stream was busy"
-            hold.keeps_waiting(synchronize, text)
 
 
 def _of_the_module(context: CaseContext) -> tuple[Any, Any]:

@@ -98,11 +98,7 @@ def events_in_between(context: CaseContext) -> None:
             record(events[3:])
             hold.pending("an event has completed although its stream is blocked", *events)
             first.release()
-            if hold.holds:
-                done = all(map(context.ends, events[:3]))
-                context.check(
-                    done, "an event did not complete although the work before it is not blocked"
-                )
+            hold.give_others_a_turn()
             for event in events[3:]:
                 hold.waits(event, "an event completed before the work that was queued before it")
     events[-1].synchronize()
@@ -303,6 +299,23 @@ def other_kinds(context: CaseContext, kind: str) -> None:
             done.query(), "the stream's work has not finished after synchronize() of the device"
         )
     context.equal(tensor, same_everywhere(7), "the stream's work gave wrong values")
+
+
+@cases("streams.synchronize")
+def by_the_module(context: CaseContext) -> None:
+    """synchronize() of the device's own module waits for the streams of the current device index, as
+    torch.accelerator.synchronize does."""
+    context.functions_of_the_module("synchronize")
+    stream = context.stream()
+
+    def synchronize() -> None:
+        torch.accelerator.set_device_index(0)  # the current device of a new thread is unspecified
+        context.module.synchronize()
+
+    with context.on(0), hold_stream(context, stream) as hold:
+        text = "synchronize of the device's module returned while a stream was busy"
+        hold.keeps_waiting(synchronize, text)
+    context.check(stream.query(), "the stream's work has not finished after synchronize()")
 
 
 @cases("streams.synchronize", indices=2)
@@ -525,12 +538,15 @@ class _Launches:
         self._inside.discard(threading.get_ident())
 
 
-def _until_they_overlap(round_of: Callable[[_Launches], None]) -> None:
+def _until_they_overlap(context: CaseContext, round_of: Callable[[_Launches], None]) -> None:
     """Runs rounds until the launches of different threads have overlapped often. On a busy machine the threads of one round
-    may run one after the other, which shows nothing."""
-    launches = _Launches()
-    for _ in range(_ROUNDS):
+    may run one after the other, which shows nothing. The checks of one round are counted, because the number of
+    rounds is chance."""
+    launches, before, counted = _Launches(), context.checks, 0
+    for number in range(_ROUNDS):
         round_of(launches)
+        counted = counted if number else context.checks - before
+        context.checks = before + counted
         if launches.overlapping >= _OVERLAPS:
             return
     if not launches.overlapping:
@@ -564,7 +580,7 @@ def a_stream_each(context: CaseContext) -> None:
                 "the work of a thread did not run in the order in which the thread queued it",
             )
 
-    _until_they_overlap(once)
+    _until_they_overlap(context, once)
 
 
 @cases("streams.threads")
@@ -592,7 +608,7 @@ def one_stream(context: CaseContext) -> None:
             "launches from several threads on one stream were lost or ran twice",
         )
 
-    _until_they_overlap(once)
+    _until_they_overlap(context, once)
 
 
 @cases("streams.threads")
@@ -616,7 +632,7 @@ def hand_over(context: CaseContext) -> None:
                 target.copy_(source)
 
         context.together(take)
-        hold.waits(second, "the stream of the other thread did not wait for the event")
+        hold.give_others_a_turn()  # so that a stream that does not wait has read too early
     want = steps(1, range(_STEPS))
     leaves(
         context,
