@@ -104,7 +104,8 @@ def _floats(
         low, high = _UNKNOWN.low or 0.0, _UNKNOWN.high or 0.0
     low, high = _enlarged(low, high)
     share = torch.rand(shape, generator=generator, dtype=dtype)
-    drawn = low * (1 - share) + high * share  # high - low may be larger than any number
+    # In place, because a tensor may have gigabytes; high - low may be larger than any number.
+    drawn = share.neg().add_(1).mul_(low).add_(share.mul_(high))
     flat = drawn.view(-1)
     special = [float("nan")] * values.nan + [float("inf")] * values.infinite
     for number, each in enumerate(special[: flat.numel()]):
