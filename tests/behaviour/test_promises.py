@@ -119,7 +119,11 @@ def test_the_functions_of_a_right_module_agree(clause: str) -> None:
     assert not _failing(clause, "by_the_module")
 
 
-@pytest.mark.parametrize(("clause", "name", "wrong"), OF_THE_MODULE, ids=lambda value: str(value))
+@pytest.mark.parametrize(
+    ("clause", "name", "wrong"),
+    OF_THE_MODULE,
+    ids=lambda value: value if isinstance(value, str) else "",
+)
 def test_a_wrong_function_of_the_module_is_noticed(
     clause: str, name: str, wrong: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

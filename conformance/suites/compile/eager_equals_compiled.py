@@ -42,9 +42,9 @@ _DTYPES = ("float32", "complex64", "int64", "bool")
 _SHARED = "compile.shared_elements"
 _UNTRACED_IN_PLACE = "compile.untraced.inplace"
 _UNROLLED = "compile.unrolled"
-#: The variant ``dynamic`` calls one op in this many with a sample of another rank too: it is traced once more for each
-#: rank, which takes a third of the cell's time, and what a compiler does on such a call hardly depends on the op.
-_UNLIKE = 3
+#: The variant ``dynamic`` calls one op in this many in another layout and with another rank too. The op is traced once
+#: more for each, which takes two thirds of the cell's time, and when a compiler traces again hardly depends on the op.
+_RETRACED = 3
 _PLAIN = "contiguous"
 #: Layouts of the in-place variant's inputs.
 _IN_PLACE = frozenset({_PLAIN, "transposed"})
@@ -147,14 +147,11 @@ def _dynamic(ctx: OpContext, backend: str) -> None:
         return
     sample = samples[0]
     laid = ctx.laid_contiguous(sample)
-    layouts, retraced = frozenset({"transposed", STEPPED}), _UNROLLED not in ctx.traits.families
-    if (
-        ctx.traits.families & DRAWN or not retraced
-    ):  # which element gets which number depends on the layout
-        layouts = frozenset()
-    others = [_call(each) for each in ctx.laid_out(sample, layouts)][:1]
-    others += grown(ctx, sample)
-    if retraced and sampled(ctx.traits.op, _UNLIKE):
+    others = grown(ctx, sample)
+    if sampled(ctx.traits.op, _RETRACED) and _UNROLLED not in ctx.traits.families:
+        if not ctx.traits.families & DRAWN:  # which element gets which number depends on the layout
+            laid_otherwise = ctx.laid_out(sample, frozenset({"transposed", STEPPED}))
+            others = [*[_call(each) for each in laid_otherwise][:1], *others]
         others += [_call(ctx.laid_contiguous(each)) for each in unlike(sample, samples)[:1]]
     given = (backend, places_of(ctx, sample), tuple(others))
     reference = _reference(ctx, laid, backend)
