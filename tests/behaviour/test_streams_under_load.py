@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from conformance.checks.cases.exceptions import Blocked
-from conformance.suites.streams import ordering
+from conformance.suites.streams import threads
 from devices.simulated.backend.fault_switches import planted
 from tests.autograd.trying import tried
 from tests.behaviour.test_false_alarms import scripted
@@ -17,11 +17,11 @@ class _Elsewhere:
     def __init__(self, first: int) -> None:
         self.rounds, self._first = 0, first
 
-    def __call__(self, launches: ordering._Launches) -> None:
+    def __call__(self, launches: threads.Launches) -> None:
         self.rounds += 1
         if self.rounds >= self._first:
             launches._inside.add(-1)
-        for _ in range(ordering._OVERLAPS):
+        for _ in range(threads.OVERLAPS):
             with launches:
                 pass
         launches._inside.clear()
@@ -30,19 +30,19 @@ class _Elsewhere:
 def test_rounds_go_on_until_launches_overlap() -> None:
     context, rounds = scripted(), _Elsewhere(first=3)
 
-    def checked(launches: ordering._Launches) -> None:
+    def checked(launches: threads.Launches) -> None:
         rounds(launches)
         context.check(True, "a check of each round")
 
-    ordering._until_they_overlap(context, checked)
+    threads.until_they_overlap(context, checked)
     assert (rounds.rounds, context.checks) == (3, 1)
 
 
 def test_launches_that_never_overlap_show_nothing() -> None:
     rounds = _Elsewhere(first=10**6)
     with pytest.raises(Blocked, match="no two of 6 threads queued work at the same time") as caught:
-        ordering._until_they_overlap(scripted(), rounds)
-    assert caught.value.by == "streams.concurrent" and rounds.rounds == ordering._ROUNDS
+        threads.until_they_overlap(scripted(), rounds)
+    assert caught.value.by == "streams.concurrent" and rounds.rounds == threads.ROUNDS
 
 
 @pytest.mark.slow

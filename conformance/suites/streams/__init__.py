@@ -1,11 +1,25 @@
 """The streams suite: cases about streams, events, and the order in which their work runs."""
 
 from conformance.checks.cases.cases import Suite, collect_cases
-from conformance.suites.streams import drawn, events, identity, ops_on_streams, ordering
+from conformance.suites.streams import (
+    backward,
+    drawn,
+    events,
+    identity,
+    ops_on_streams,
+    ordering,
+    threads,
+)
 
 SUITE = Suite(
     "streams",
     cases=collect_cases(
-        identity.cases, ordering.cases, ops_on_streams.cases, events.cases, drawn.cases
+        identity.cases,
+        ordering.cases,
+        threads.cases,
+        backward.cases,
+        ops_on_streams.cases,
+        events.cases,
+        drawn.cases,
     ),
 )
