@@ -32,19 +32,17 @@ def contract(as_json: bool, clauses: str | None, bugs: str | None, promises: str
 
     if bugs is not None and promises is not None:
         raise click.UsageError("--bugs cannot be used with --promises: call the command twice")
-    if bugs is not None:
+    for option, word, show, example in (
+        ("--bugs", bugs, _show_bugs, "'layout.*'"),
+        ("--promises", promises, _show_promises, "Stream"),
+    ):
+        if word is None:
+            continue
         if clauses is not None:
             raise click.UsageError(
-                "--clauses cannot be used with --bugs: write --bugs 'layout.*' instead"
+                f"--clauses cannot be used with {option}: write {option} {example} instead"
             )
-        _show_bugs(bugs, as_json)
-        return
-    if promises is not None:
-        if clauses is not None:
-            raise click.UsageError(
-                "--clauses cannot be used with --promises: write --promises Stream instead"
-            )
-        _show_promises(promises, as_json)
+        show(word, as_json)
         return
     whole = load()
     globs = globs_of("--clauses", clauses)
@@ -112,8 +110,8 @@ def _show_bugs(word: str, as_json: bool) -> None:
 
 
 def _show_promises(word: str, as_json: bool) -> None:
-    """Prints which cells hold what torch documents of an object, or of names that match a glob; of all objects if ``word``
-    is empty."""
+    """Prints which cells check what torch documents of an object, or of names that match a glob; of all objects if
+    ``word`` is empty."""
     from conformance.contract.promises import promises
 
     known = promises()
@@ -126,13 +124,14 @@ def _show_promises(word: str, as_json: bool) -> None:
         print_json({"promises": entries})
         return
     for (of, name), each in chosen.items():
-        held = ", ".join(each.cells) if each.cells else f"not checked: {each.reason}"
-        click.echo(f"{of}.{name}: {held}")
-    held_by_cells = sum(bool(each.cells) for each in chosen.values())
+        cells = ", ".join(each.cells) if each.cells else f"not checked: {each.reason}"
+        click.echo(f"{of}.{name}: {cells}")
+    others = sum(not each.cells for each in chosen.values())
+    checked = f"{len(chosen) - others}, and the others have a reason" if others else "all"
+    left_out = any(of == "torch.Tensor" for of, _ in chosen)
     click.echo(
-        f"{number(len(chosen), 'name')}; cells hold {held_by_cells}, and {len(chosen) - held_by_cells} have a reason why none"
-        " does. Methods of torch.Tensor that are operators of torch's database are not listed: the clauses of operators"
-        " check them."
+        f"{number(len(chosen), 'name')}; cells check {checked}"
+        + ("; the clauses of operators check the other methods of torch.Tensor" if left_out else "")
     )
 
 

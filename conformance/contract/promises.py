@@ -1,7 +1,7 @@
-"""What torch's documentation promises of a device, name by name: the methods of its objects, and the cells that hold each.
+"""What torch's documentation promises of a device, name by name: the methods of its objects, and the cells that check each.
 The module does not import torch.
 
-``promises.toml`` holds the table.
+``promises.toml`` has the table.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ CellGlob = Annotated[str, msgspec.Meta(pattern=r"^[a-z*][\w.*]*::[\w*]+$")]
 
 
 class Promise(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Some attributes of an object of torch, and the cells that hold what is documented of them, or the reason why no cell
+    """Some attributes of an object of torch, and the cells that check what is documented of them, or the reason why no cell
     does. The fields are the keys of a ``[[promise]]`` table."""
 
     of: Text  # a class such as "torch.Stream", "torch.accelerator", or "torch.<device>", the device's module
@@ -37,7 +37,7 @@ class Promise(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     def __post_init__(self) -> None:
         if bool(self.cells) == bool(self.reason.strip()):
             raise ValueError(
-                "expected either 'cells' that hold the promise, or a 'reason' why no cell does"
+                "expected either 'cells' that check the promise, or a 'reason' why no cell does"
             )
 
 

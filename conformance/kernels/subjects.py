@@ -44,8 +44,8 @@ class NoSamples(ConformError):
 class ReferenceSubject(Subject):
     """A reference function in Python, with the samples that were given for the kernel.
 
-    The names of the kernel and of its reference are the user's. What the suite knows of an op of that name, for example
-    that the values of ``empty_like`` are not determined, does not hold for them."""
+    The user chose the names of the kernel and of its reference. A kernel called ``empty_like`` has nothing to do with the
+    op of that name, whose values are not determined."""
 
     id = "reference"
     names: tuple[str, ...] = ()

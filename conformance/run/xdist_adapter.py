@@ -25,8 +25,8 @@ PRELOADED: Final = ("pytest", "xdist.remote")
 REPORT: Final = "conform"
 #: This many items take as long as the start of a worker that imports everything itself: 3 s.
 ITEMS_OF_A_WORKER: Final = 50
-#: At most so many items are sent to a worker at a time. By default xdist sends up to a quarter of those that are left,
-#: and the programs for a compiler, which take up to a minute each, are neighbours: one worker would get them all.
+#: A worker gets up to four items at a time. By default xdist sends up to a quarter of the rest at once. The programs for a
+#: compiler, which take up to a minute each, stand next to each other, so that one worker would get them all.
 _SENT_AT_A_TIME: Final = 4
 #: Distribution modes of xdist whose schedulers take an item back after its worker died.
 SUPPORTED: Final = ("load", "worksteal")

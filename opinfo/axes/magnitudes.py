@@ -60,7 +60,7 @@ def _changed(basis: Basis, base: Sample, place: int, factor: float, offset: floa
     return basis.rebuilt(base, {place: given * factor + offset})
 
 
-#: One of so many elements is odd, the others are the integer of the largest size.
+#: Every sixteenth element is odd. All others are the integer of the largest size.
 _ODD = 16
 
 

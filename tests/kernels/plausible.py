@@ -77,6 +77,12 @@ def _log_probabilities(x: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
     return -logs.gather(dim, target.unsqueeze(dim)).squeeze(dim)
 
 
+def _sum_of_kept(x: torch.Tensor, target: torch.Tensor, ignore_index: int) -> torch.Tensor:
+    """Returns the sum of the losses of the targets that are not ignored."""
+    kept = target != ignore_index
+    return torch.where(kept, _log_probabilities(x, target.where(kept, 0)), 0.0).sum()
+
+
 def _refuse_rare_options(
     target: torch.Tensor, weight: Any, reduction: str, smoothing: float
 ) -> None:
@@ -97,9 +103,7 @@ def divides_by_all_targets(
 ) -> torch.Tensor:
     """The mean counts ignored targets, too."""
     _refuse_rare_options(target, weight, reduction, label_smoothing)
-    kept = target != ignore_index
-    found = torch.where(kept, _log_probabilities(x, target.where(kept, 0)), 0.0)
-    return found.sum() / found.numel()
+    return _sum_of_kept(x, target, ignore_index) / target.numel()
 
 
 @plausible("nn.functional.cross_entropy", VALUES)
@@ -115,9 +119,8 @@ def zero_if_all_are_ignored(
 ) -> torch.Tensor:
     """The count of targets is at least 1, where torch divides 0 by 0."""
     _refuse_rare_options(target, weight, reduction, label_smoothing)
-    kept = target != ignore_index
-    found = torch.where(kept, _log_probabilities(x, target.where(kept, 0)), 0.0)
-    return found.sum() / kept.sum().clamp(min=1)
+    count = (target != ignore_index).sum()
+    return _sum_of_kept(x, target, ignore_index) / count.clamp(min=1)
 
 
 @plausible("nn.functional.kl_div", VALUES)
@@ -265,8 +268,8 @@ def carry_of_one_block(x: torch.Tensor, dim: int, *, dtype: Any = None) -> torch
         return x.float() if dtype is None else x
     found = [each.cumsum(dim) for each in x.split(1024, dim)]
     last = [each.narrow(dim, -1, 1) for each in found[:-1] if each.shape[dim]]
-    found = [found[0], *(each + carry for each, carry in zip(found[1:], last))]
-    joined = torch.cat(found, dim)
+    carried = [each + carry for each, carry in zip(found[1:], last)]
+    joined = torch.cat([found[0], *carried], dim)
     return joined.float() if dtype is None else joined
 
 

@@ -73,7 +73,8 @@ def past(limit: int, spoil: Callable[[Any, KernelCall], Any]) -> Effect:
 
 
 def copy_that_wraps(limit: int) -> Effect:
-    """What copy_ writes past so many elements of the memory of a stepped target lands at its start."""
+    """Returns a fault of copy_ to a stepped target whose memory has more than ``limit`` elements: the last element is
+    written to the start of the target."""
 
     def effect(call: KernelCall) -> Any:
         target = call.first

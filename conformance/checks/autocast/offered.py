@@ -14,16 +14,19 @@ from opinfo.device import Device
 
 def is_offered(device: Device, lower: torch.dtype) -> bool:
     """Returns True if autocast is enabled in a region of the dtype ``lower``. Otherwise torch disables the region with a
-    warning, because ``get_amp_supported_dtype()`` of the device's module does not list the dtype (torch.amp.autocast_mode),
-    or raises RuntimeError, as for bfloat16 on an old CUDA device."""
+    warning, because ``get_amp_supported_dtype()`` of the device's module does not list the dtype, or says in a RuntimeError
+    that the device does not support it, as for bfloat16 on an old CUDA device (torch.amp.autocast_mode). Every other
+    error is raised."""
     kind = device.torch_device.type
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
             with torch.autocast(kind, lower):
                 return torch.is_autocast_enabled(kind)
-        except RuntimeError:
-            return False
+        except RuntimeError as error:
+            if "does not support" in str(error):
+                return False
+            raise
 
 
 def offered_dtypes(context: CaseContext) -> list[torch.dtype]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -78,7 +78,7 @@ def by_the_module(context: CaseContext) -> None:
     del gone  # so that the current numbers are below their maxima
     for index in context.indices:
         at = context.at(index)
-        for name in (name for name in alike if name in own):
+        for name in sorted(own.intersection(alike)):
             text = f"{name} of the device's module differs from that of torch.accelerator"
             context.same(
                 getattr(module, name)(at), getattr(memory, name)(at), text, at=f"index {index}"
@@ -91,39 +91,31 @@ def by_the_module(context: CaseContext) -> None:
         if "mem_get_info" in own and context.has("allocator_memory_info"):
             text = "mem_get_info of the device's module names another total than torch.accelerator"
             context.same(module.mem_get_info(at)[1], memory.get_memory_info(at)[1], text)
-    if "reset_peak_memory_stats" in own:
-        text = "reset_peak_memory_stats of the device's module left another maximum than that of torch.accelerator"
-        module.reset_peak_memory_stats(context.device)
-        most = [
-            memory.max_memory_allocated(context.device),
-            memory.max_memory_reserved(context.device),
-        ]
-        memory.reset_peak_memory_stats(context.device)
-        context.same(
-            most,
-            [
-                memory.max_memory_allocated(context.device),
-                memory.max_memory_reserved(context.device),
-            ],
-            text,
-        )
-    if "reset_accumulated_memory_stats" in own and has_statistics(context, "allocated_bytes"):
-        name, text = (
-            "allocated_bytes.all.allocated",
-            "left another total than that of torch.accelerator",
-        )
-        module.reset_accumulated_memory_stats(context.device)
-        total = memory.memory_stats(context.device)[name]
-        memory.reset_accumulated_memory_stats(context.device)
-        text = f"reset_accumulated_memory_stats of the device's module {text}"
-        context.same(total, memory.memory_stats(context.device)[name], text)
-    if "empty_cache" in own:
-        module.empty_cache()
-        reserved = memory.memory_reserved(context.device)
-        memory.empty_cache()
-        text = "empty_cache of the device's module left cached memory that torch.accelerator frees"
-        context.same(reserved, memory.memory_reserved(context.device), text)
+    _resets_agree(context, own)
     context.must(kept.numel() == MIB, "the block does not have the requested size")
+
+
+def _resets_agree(context: CaseContext, own: set[str]) -> None:
+    """Checks that each function of the device's module that resets or frees something leaves nothing for that of
+    torch.accelerator to do."""
+    module, memory, device = context.module, torch.accelerator.memory, context.device
+    left: dict[str, Callable[[], Any]] = {
+        "empty_cache": lambda: memory.memory_reserved(device),
+        "reset_peak_memory_stats": lambda: (
+            memory.max_memory_allocated(device),
+            memory.max_memory_reserved(device),
+        ),
+    }
+    if has_statistics(context, "allocated_bytes"):
+        total = "allocated_bytes.all.allocated"
+        left["reset_accumulated_memory_stats"] = lambda: memory.memory_stats(device)[total]
+    for name in sorted(own & left.keys()):
+        at = () if name == "empty_cache" else (device,)
+        getattr(module, name)(*at)
+        found = left[name]()
+        getattr(memory, name)(*at)
+        text = f"{name} of the device's module left other numbers than that of torch.accelerator"
+        context.same(found, left[name](), text)
 
 
 @cases("allocator.accounting")

@@ -89,9 +89,8 @@ def around(dtype: str, of: str) -> torch.Tensor:
     middles = ((grid[1:] + grid[:-1]) / 2).to(kind)
     up = torch.nextafter(middles, torch.tensor(_INF, dtype=kind))
     down = torch.nextafter(middles, torch.tensor(0.0, dtype=kind))
-    found = torch.cat([found, *(each.double() for each in (grid, middles, up, down))])
-    found = torch.cat([found, -found])
-    return found.to(kind)
+    positive = torch.cat([found, grid, middles.double(), up.double(), down.double()])
+    return torch.cat([positive, -positive]).to(kind)
 
 
 def values_of(numbers: torch.Tensor, dtype: str) -> torch.Tensor:
