@@ -1,4 +1,4 @@
-"""A device that offers autocast in one lower precision is held to that one."""
+"""A device that offers autocast in one lower precision is judged in that one."""
 
 from __future__ import annotations
 
@@ -66,3 +66,24 @@ def test_autocast_in_no_dtype_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> N
     found = run(["mm", "region_ends"])
     assert {each.outcome() for each in found.values()} == {Outcome.FAIL}
     assert "regions of bfloat16 and float16 are disabled" in found["mm"].to_outcome().message
+
+
+@pytest.mark.parametrize(
+    ("message", "outcome"),
+    [
+        ("This device does not support bfloat16. Please switch dtype to float16.", Outcome.PASS),
+        ("the driver was lost", Outcome.FAIL),
+    ],
+)
+def test_only_an_error_that_says_so_means_that_autocast_is_not_offered(
+    monkeypatch: pytest.MonkeyPatch, message: str, outcome: Outcome
+) -> None:
+    honest = torch.autocast.__enter__
+
+    def refuse(self: torch.autocast) -> None:
+        if self.fast_dtype == torch.bfloat16:
+            raise RuntimeError(message)
+        honest(self)
+
+    monkeypatch.setattr(torch.autocast, "__enter__", refuse)
+    assert run(["mm"])["mm"].outcome() is outcome
