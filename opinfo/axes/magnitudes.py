@@ -13,7 +13,8 @@ from opinfo.axes.shapes import EXTENT
 from opinfo.compare import DEFAULT_TOLERANCES, Arguments
 from opinfo.samples import Sample
 
-#: The most operands that are changed in turn, and the most combinations of other arguments beside which the first is.
+#: At most two operands are changed, one at a time. The first is changed beside up to four combinations of the other
+#: arguments.
 _OPERANDS, _KINDS = 2, 4
 #: The smallest offset.
 _LEAST = 4.0
@@ -44,7 +45,8 @@ def _magnitudes(basis: Basis) -> Variations:
 
 
 def _ways(kind: torch.dtype) -> list[list[tuple[float, float]]]:
-    """Returns factors and offsets of elements. Of each list, the first is used with which the CPU's result is reliable.
+    """Returns factors and offsets of elements. From each list, the first
+    entry that gives a reliable result on the CPU is used.
     Half of a dtype's digits are left for the differences of elements with the largest offset."""
     half = math.floor(-math.log2(torch.finfo(kind).eps) / 2)
     offsets = [2.0**n for n in range(half, 0, -1) if 2.0**n >= _LEAST]
