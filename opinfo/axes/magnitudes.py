@@ -45,9 +45,8 @@ def _magnitudes(basis: Basis) -> Variations:
 
 
 def _ways(kind: torch.dtype) -> list[list[tuple[float, float]]]:
-    """Returns factors and offsets of elements. From each list, the first
-    entry that gives a reliable result on the CPU is used.
-    Half of a dtype's digits are left for the differences of elements with the largest offset."""
+    """Returns factors and offsets of elements. From each list, the first entry that gives a reliable result on the CPU is
+    used. Half of a dtype's digits are left for the differences of elements with the largest offset."""
     half = math.floor(-math.log2(torch.finfo(kind).eps) / 2)
     offsets = [2.0**n for n in range(half, 0, -1) if 2.0**n >= _LEAST]
     scales = [[(2.0**-half, 0.0)], [(2.0**half, 0.0)]]
