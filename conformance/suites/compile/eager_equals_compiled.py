@@ -44,7 +44,7 @@ _UNTRACED_IN_PLACE = "compile.untraced.inplace"
 _UNROLLED = "compile.unrolled"
 #: The variant ``dynamic`` calls one op in this many in another layout and with another rank too. The op is traced once
 #: more for each, which takes two thirds of the cell's time, and when a compiler traces again hardly depends on the op.
-_RETRACED = 3
+_RETRACED = 8
 _PLAIN = "contiguous"
 #: Layouts of the in-place variant's inputs.
 _IN_PLACE = frozenset({_PLAIN, "transposed"})
