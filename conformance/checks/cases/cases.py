@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -96,6 +97,12 @@ class BehaviourCase:
     def statement(self) -> str:
         """The description of the case for users: the first paragraph of its check's docstring."""
         return " ".join((self.check.__doc__ or "").strip().partition("\n\n")[0].split())
+
+
+def one_op_in(count: int, place: int = 1) -> Callable[[str], bool]:
+    """Returns a function of an op's name that is True for about one op in ``count``. A hash of the name decides.
+    ``place``, from 0 to ``count`` - 1, says which ones: different places stand for different ops."""
+    return lambda op: zlib.crc32(op.encode()) % count == place
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -156,11 +155,6 @@ def laid_for(ctx: OpContext, sample: Sample, *, lead: bool) -> list[Laid]:
     if sample.rank < 2:
         wanted = {"contiguous", STEPPED}
     return list(ctx.laid_out(sample, frozenset(wanted)))[-1:]
-
-
-def sampled(op: str, one_in: int) -> bool:
-    """Return True for about one op in ``one_in``. A hash of the op's name decides."""
-    return zlib.crc32(op.encode()) % one_in == 1
 
 
 def tried(sample: Sample) -> bool:

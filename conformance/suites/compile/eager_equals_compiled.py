@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from conformance.checks.behaviour.compiler import AOT_EAGER
+from conformance.checks.cases.cases import one_op_in
 from conformance.checks.cells import CellRecord
 from conformance.checks.ops.call_reference import Reference
 from conformance.checks.ops.calls import Laid
@@ -25,7 +26,6 @@ from conformance.suites.compile.compiled_samples import (
     laid_for,
     lead_first,
     places_of,
-    sampled,
 )
 from conformance.suites.compile.together import Outcome, Part, compile_together
 from opinfo.layouts import CONTIGUOUS
@@ -35,16 +35,14 @@ from opinfo.samples import Sample, Traits
 CLAUSE = "compile.eager_equals_compiled"
 #: The variant of a cell that is compiled for shapes that may change.
 DYNAMIC = "dynamic"
-#: Plan ``quick`` compiles one op in this many.
-_QUICK = 8
 #: The dtypes in which an op is compiled: the first one that it takes. What a compiler does hardly depends on the dtype.
 _DTYPES = ("float32", "complex64", "int64", "bool")
 _SHARED = "compile.shared_elements"
 _UNTRACED_IN_PLACE = "compile.untraced.inplace"
 _UNROLLED = "compile.unrolled"
-#: The variant ``dynamic`` calls one op in this many in another layout and with another rank too. The op is traced once
-#: more for each, which takes two thirds of the cell's time, and when a compiler traces again hardly depends on the op.
-_RETRACED = 8
+#: Whether the variant ``dynamic`` calls the op of this name in another layout and with another rank too. The op is traced
+#: once more for each, which takes two thirds of the cell's time, and when a compiler traces again hardly depends on the op.
+_is_retraced = one_op_in(8)
 _PLAIN = "contiguous"
 #: Layouts of the in-place variant's inputs.
 _IN_PLACE = frozenset({_PLAIN, "transposed"})
@@ -61,10 +59,9 @@ def applies(t: Traits) -> bool:
     return wanted and t.returns_strided and t.dense and not t.subject.unsafe_in_graphs
 
 
-def in_quick(op: str) -> bool:
-    """Return True if the plan ``quick`` compiles the op. It compiles one op in eight, chosen by a hash of the op's
-    name: most compiler bugs do not depend on the op."""
-    return sampled(op, _QUICK)
+#: Whether the plan ``quick`` compiles the op of this name. It compiles one op in eight: most compiler bugs do not depend on
+#: the op.
+in_quick = one_op_in(8)
 
 
 def check(ctx: OpContext) -> None:
@@ -148,7 +145,7 @@ def _dynamic(ctx: OpContext, backend: str) -> None:
     sample = samples[0]
     laid = ctx.laid_contiguous(sample)
     others = grown(ctx, sample)
-    if sampled(ctx.traits.op, _RETRACED) and _UNROLLED not in ctx.traits.families:
+    if _is_retraced(ctx.traits.op) and _UNROLLED not in ctx.traits.families:
         if not ctx.traits.families & DRAWN:  # which element gets which number depends on the layout
             laid_otherwise = ctx.laid_out(sample, frozenset({"transposed", STEPPED}))
             others = [*[_call(each) for each in laid_otherwise][:1], *others]

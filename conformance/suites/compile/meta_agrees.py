@@ -3,18 +3,17 @@ predicts the tensors that the device returns."""
 
 from __future__ import annotations
 
+from conformance.checks.cases.cases import one_op_in
 from conformance.checks.ops.call_reference import Reference
 from conformance.checks.ops.calls import Found, Laid, ReferenceParts, Unjudged
 from conformance.checks.ops.context import OpContext
-from conformance.suites.compile.compiled_samples import laid_for, lead_first, places_of, sampled
+from conformance.suites.compile.compiled_samples import laid_for, lead_first, places_of
 from conformance.suites.compile.fake_calls import AtenCall, AtenCalls, Described, called_beside_fake
 from opinfo.compare import Wrong, raised
 from opinfo.reference import significant
 from opinfo.samples import Traits
 
 META = "compile.meta_agrees"
-#: Plan ``quick`` tries one op in this many.
-_QUICK = 2
 #: The dtypes in which an op is tried: FakeTensor computes half precision and complex numbers by other formulas.
 _DTYPES = frozenset({"float32", "bfloat16", "complex64", "int64", "bool"})
 
@@ -25,9 +24,8 @@ def applies(t: Traits) -> bool:
     return strided and t.dtype in _DTYPES and not t.subject.unsafe_in_graphs
 
 
-def in_quick(op: str) -> bool:
-    """Return True if the plan ``quick`` checks the op. It checks one op in two, chosen by a hash of the op's name."""
-    return sampled(op, _QUICK)
+#: Whether the plan ``quick`` checks the op of this name. It checks one op in two.
+in_quick = one_op_in(2)
 
 
 def check(ctx: OpContext) -> None:
