@@ -280,6 +280,10 @@ class Sorting(TorchFunctionMode):
         ours, theirs = replaced.torch, replaced.theirs
         if hasattr(ours, "__set__"):  # an attribute: a mode sees the call of its getter
             ours, theirs = ours.__get__, theirs.__get__
+        elif not callable(
+            theirs
+        ):  # a partialmethod or a classmethod: the class makes a function of it
+            theirs = theirs.__get__(None, replaced.home)
         self.theirs[ours] = theirs
         replaced.put_back()
 

@@ -6,6 +6,7 @@ import gc
 import signal
 import warnings
 from collections.abc import Iterator
+from functools import partialmethod
 from typing import Any
 
 import pytest
@@ -133,6 +134,25 @@ def test_a_replaced_op_is_the_module_s_on_the_device_alone(left: LeftBehind) -> 
     torch.zeros(2, device="meta").add(1)
     assert seen == ["zeros", "add"]
     assert left.done == ["replaces torch.zeros, torch.Tensor.add"]
+
+
+@pytest.mark.parametrize("wrap", [partialmethod, classmethod])
+def test_a_replacement_that_only_a_class_can_call_is_called_on_the_device(
+    left: LeftBehind, wrap: Any
+) -> None:
+    seen = []
+
+    def call(*args: Any) -> str:
+        seen.append(args)
+        return "theirs"
+
+    add = torch.Tensor.add
+    torch.Tensor.add = wrap(call)  # type: ignore[method-assign]
+    left.look()
+    there = torch.ones(2, device="meta")
+    assert torch.Tensor.add is add and not seen
+    found: Any = there.add(1)
+    assert found == "theirs" and seen[0][-2:] == (there, 1)
 
 
 def test_a_function_of_the_descriptor_runs_as_the_module_has_it(left: LeftBehind) -> None:
