@@ -248,6 +248,7 @@ class Sorting(TorchFunctionMode):
         )  # torch-function modes, torch-dispatch modes
         self.replaced: list[Replaced] = []
         self.theirs: dict[Any, Any] = {}  # from torch's op to the module's replacement
+        self._in_effect = False  # a call on the device is being made
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
@@ -276,7 +277,8 @@ class Sorting(TorchFunctionMode):
     def take(self, replaced: Replaced) -> None:
         """Restores an op of torch that the device's module replaced. From now on, the replacement is used only in
         calls on the device."""
-        self.replaced.append(replaced)
+        others = [e for e in self.replaced if (e.home, e.name) != (replaced.home, replaced.name)]
+        self.replaced = [*others, replaced]  # the module may replace a name again
         ours, theirs = replaced.torch, replaced.theirs
         if hasattr(ours, "__set__"):  # an attribute: a mode sees the call of its getter
             ours, theirs = ours.__get__, theirs.__get__
@@ -289,15 +291,17 @@ class Sorting(TorchFunctionMode):
 
     def on_device(self, call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Makes a call while the module's modes and replaced ops are in effect, and returns its result."""
-        if is_faking():
+        if self._in_effect or is_faking():
             return call(*args, **kwargs)
         outside = take_modes()  # includes this mode, if no op is being called
         for each in self.replaced:
             each.install()
         put_modes(*self.modes)
+        self._in_effect = True
         try:
             return call(*args, **kwargs)
         finally:
+            self._in_effect = False
             self.modes = take_modes()  # the call may have entered or left a mode
             for each in self.replaced:
                 each.put_back()

@@ -155,6 +155,35 @@ def test_a_replacement_that_only_a_class_can_call_is_called_on_the_device(
     assert found == "theirs" and seen[0][-2:] == (there, 1)
 
 
+def test_a_method_that_is_replaced_twice_is_the_second_one_on_the_device(left: LeftBehind) -> None:
+    def replace_with(text: str) -> None:
+        def to(self: torch.Tensor, *args: Any) -> str:
+            return text
+
+        torch.Tensor.to = to  # type: ignore[assignment]
+        left.look()
+
+    replace_with("first")
+    replace_with("second")
+    there = torch.ones(2, device="meta")
+    answers: list[Any] = [there.to("meta"), there.to("meta")]
+    assert answers == ["second", "second"]
+    assert torch.ones(2).to(torch.float64).dtype == torch.float64
+
+
+def test_a_function_of_the_descriptor_that_is_wrapped_twice_runs(left: LeftBehind) -> None:
+    def to(self: torch.Tensor, *args: Any) -> str:
+        return "theirs"
+
+    torch.Tensor.to = to  # type: ignore[assignment]
+    left.look()
+    there = torch.ones(2, device="meta")
+    twice = left.on_device(left.on_device(lambda: there.to("meta")))
+    answers: list[Any] = [twice(), twice()]
+    assert answers == ["theirs", "theirs"]
+    assert torch.ones(2).to(torch.float64).dtype == torch.float64
+
+
 def test_a_function_of_the_descriptor_runs_as_the_module_has_it(left: LeftBehind) -> None:
     Doubling().__enter__()
     left.look()
