@@ -361,7 +361,7 @@ def _returned(op: Subject, samples: list[Sample], mutates: bool) -> list[tuple[A
     with without_modes(), warnings.catch_warnings(), torch.no_grad(), direct_seeding():
         warnings.simplefilter("ignore")
         answers = [
-            ValueAnswer(_result_by_shapes(op, sample))
+            ValueAnswer(result_by_shapes(op, sample))
             if sample.shapes_only
             else value_answer(op.reference, sample.call.on, sample.tensors, mutates=mutates)
             for sample in samples
@@ -373,11 +373,13 @@ def _returned(op: Subject, samples: list[Sample], mutates: bool) -> list[tuple[A
 META = torch.device("meta")
 
 
-def _result_by_shapes(op: Subject, sample: Sample) -> Any:
+def result_by_shapes(op: Subject, sample: Sample) -> Any:
     """Returns the result of a call on the meta device. If torch cannot compute it without elements, as for ``nonzero``
     or a custom op without a meta kernel, returns what the op says that its result may be."""
     args, kwargs = sample.call.on(sample.tensors, META)
-    try:
-        return op.reference(*args, **kwargs)
-    except Exception:  # a plan that has a cell too many loses no check: the run finds out whether the clause applies
-        return op.possible_result(sample.tensors)
+    with without_modes(), warnings.catch_warnings(), torch.no_grad():
+        warnings.simplefilter("ignore")
+        try:
+            return op.reference(*args, **kwargs)
+        except Exception:  # a plan with a cell too many loses no check: the run finds out whether the clause applies
+            return op.possible_result(sample.tensors)

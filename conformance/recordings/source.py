@@ -30,7 +30,7 @@ from opinfo.encoding import write_value
 from opinfo.exceptions import exceptions
 from opinfo.layouts import Geometry
 from opinfo.sample_source import SampleSource
-from opinfo.samples import META, SEED, Sample
+from opinfo.samples import META, SEED, Sample, result_by_shapes
 from opinfo.shared_memory import why_apart, with_shared_elements
 from opinfo.subject import Function, Source, Subject, names_of_packet
 
@@ -250,10 +250,32 @@ class RecordedSource:
         return self._subjects
 
     def larger_than(self, most: int) -> frozenset[str]:
-        """Returns the names of the calls whose tensors together have more than ``most`` elements."""
+        """Returns the names of the calls whose operands, or whose results, together have more than ``most`` elements."""
+        calls = self.recording.named().items()
+        by_operands = {name for name, call in calls if elements_of(call) > most}
         return frozenset(
-            name for name, call in self.recording.named().items() if elements_of(call) > most
+            by_operands.union(name for name, n in self._result_sizes.items() if n > most)
         )
+
+    @cached_property
+    def _result_sizes(self) -> Mapping[str, int]:
+        """The number of elements of the results of each call, by the name of the call."""
+        found = {}
+        for name, subject in self._subjects.items():
+            (sample,) = self.shapes(subject, next(iter(subject.dtypes)))
+            result = result_by_shapes(subject, sample)
+            found[name] = sum(each.numel() for each in tensors_of(result))
+        return found
+
+    def leave_out_large_results(self) -> None:
+        """Leaves out the calls whose operands are small, and whose results are too large to be compared, such as a
+        tensor of zeros."""
+        for name, count in self._result_sizes.items():
+            if count > _MOST_ELEMENTS:
+                del self._subjects[name]
+                self.left_out[name] = (
+                    f"its result has more than {_MOST_ELEMENTS:,} elements: {count:,}"
+                )
 
     def of_any_values(self) -> frozenset[str]:
         """Returns the names of the calls whose inputs do not determine the values of the result."""

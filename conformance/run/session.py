@@ -573,6 +573,7 @@ def prepare(
         recording = OpenedRecording(
             request.recording, request.recording_format, backward=request.backward
         )
+        recording.source.leave_out_large_results()
     source = DATABASE if recording is None else recording.source
     planning = Planning(say, "ops")
     if recording is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
+import msgspec
 import pytest
 import torch
 
@@ -133,6 +134,19 @@ def test_calls_are_left_out_by_the_elements_of_their_tensors_together() -> None:
     assert without_units(cells, {large.name}, "--max-elements") == cells[:1]
     with pytest.raises(NothingSelected, match="--max-elements leaves out every recorded call"):
         without_units(cells[1:], {large.name}, "--max-elements")
+
+
+def test_the_elements_of_a_result_count_too() -> None:
+    zeros = call_of("aten.zeros_like.default", (3,))
+    large = msgspec.structs.replace(zeros, op="aten.new_zeros.default", args=[{"tensor": 0}, [900]])
+    huge = msgspec.structs.replace(large, args=[{"tensor": 0}, [2**30]])
+    source = source_of(zeros, large, huge)
+    assert source.larger_than(899) == {large.name, huge.name}
+    source.leave_out_large_results()
+    assert source.left_out == {
+        huge.name: "its result has more than 268,435,456 elements: 1,073,741,824"
+    }
+    assert [*source.subjects()] == [zeros.name, large.name]
 
 
 def test_a_call_that_is_left_out_is_never_right() -> None:
