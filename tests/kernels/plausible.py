@@ -39,6 +39,40 @@ def epsilon_beside_the_root(
     return _affine(centred / (deviation + eps), weight, bias)
 
 
+@plausible("nn.functional.rms_norm", VALUES)
+def another_default_epsilon(
+    x: torch.Tensor, shape: Any, weight: Any = None, eps: Any = None
+) -> torch.Tensor:
+    """Adds 1e-5 to the mean of squares by default, in place of the machine epsilon."""
+    return rms_norm(x, shape, weight, 1e-5 if eps is None else eps)
+
+
+def rms_norm(x: torch.Tensor, shape: Any, weight: Any, eps: float) -> torch.Tensor:
+    dims = [*range(-len(shape), 0)]
+    found = x * torch.rsqrt((x * x).mean(dims, keepdim=True) + eps)
+    return (found if weight is None else found * weight).contiguous()
+
+
+@plausible("nn.functional.normalize", VALUES)
+def epsilon_of_other_norms(
+    x: torch.Tensor, p: float = 2.0, dim: int = 1, eps: float = 1e-8, out: Any = None
+) -> torch.Tensor:
+    """Divides by at least 1e-8 by default, in place of 1e-12."""
+    return divided_by_norm(x, p, dim, eps)
+
+
+def divided_by_norm(x: torch.Tensor, p: float, dim: int, eps: float) -> torch.Tensor:
+    return x / torch.linalg.vector_norm(x, p, dim, keepdim=True).clamp(min=eps).expand_as(x)
+
+
+@plausible("nn.functional.cosine_similarity", VALUES)
+def epsilon_of_the_product(
+    a: torch.Tensor, b: torch.Tensor, dim: int = 1, eps: float = 1e-6
+) -> torch.Tensor:
+    """Divides by norms of at least 1e-6 by default, in place of 1e-8."""
+    return torch.nn.functional.cosine_similarity(a, b, dim, eps)
+
+
 def _affine(x: torch.Tensor, weight: Any, bias: Any) -> torch.Tensor:
     x = x if weight is None else x * weight
     return (x if bias is None else x + bias).contiguous()

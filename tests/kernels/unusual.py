@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from tests.kernels import references
+from tests.kernels import plausible, references
 from tests.kernels.entries import Register
 
 unusual = Register()
@@ -185,6 +185,13 @@ def scaled_norm(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     ratio = wide / largest
     root = ((ratio * ratio).mean(-1, keepdim=True) + 1e-6 / (largest * largest)).rsqrt()
     return (ratio * root * weight).to(x.dtype)
+
+
+@unusual("nn.functional.normalize")
+def normalised_in_two_steps(
+    x: torch.Tensor, p: float = 2.0, dim: int = 1, eps: float = 1e-12, out: Any = None
+) -> torch.Tensor:
+    return plausible.divided_by_norm(x, p, dim, eps)
 
 
 @unusual("aten::topk")
