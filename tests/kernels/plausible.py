@@ -255,6 +255,48 @@ def mask_before_the_scale(
 
 
 @plausible("nn.functional.scaled_dot_product_attention", VALUES)
+def nan_as_a_mask(
+    q: Any,
+    k: Any,
+    v: Any,
+    attn_mask: Any = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: Any = None,
+    enable_gqa: bool = False,
+) -> torch.Tensor:
+    """Beside a mask, a score that is NaN counts as removed, too."""
+    if dropout_p or enable_gqa:
+        raise NotImplementedError("no dropout, no grouped queries")
+    return masked_attention(q, k, v, attn_mask, scale, is_causal=is_causal, nan_is_removed=True)
+
+
+def masked_attention(
+    q: Any,
+    k: Any,
+    v: Any,
+    mask: Any,
+    scale: Any,
+    *,
+    is_causal: bool,
+    nan_is_removed: bool = False,
+) -> torch.Tensor:
+    """Overwrites the removed scores."""
+    scores = torch.matmul(q, k.mT) * (q.shape[-1] ** -0.5 if scale is None else scale)
+    removed = torch.zeros(scores.shape, dtype=torch.bool)
+    if is_causal:
+        removed |= ~_causal(q.shape[-2], k.shape[-2], 0)
+    if mask is not None and mask.dtype == torch.bool:
+        removed |= ~mask
+    elif mask is not None:
+        scores, removed = scores + mask, removed | (mask == float("-inf"))
+    if nan_is_removed and (is_causal or mask is not None):
+        removed |= scores.isnan()
+    weights = right.softmax(scores.masked_fill(removed, float("-inf")), -1)
+    return torch.matmul(weights.masked_fill(removed.all(-1, keepdim=True), 0.0), v)
+
+
+@plausible("nn.functional.scaled_dot_product_attention", VALUES)
 def heads_in_turn(
     q: Any,
     k: Any,

@@ -119,6 +119,23 @@ def attention_from_the_last_key(
     return torch.where(total == 0, 0.0, weighted / total)
 
 
+@unusual("nn.functional.scaled_dot_product_attention")
+def attention_that_overwrites_removed_scores(
+    q: Any,
+    k: Any,
+    v: Any,
+    attn_mask: Any = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: Any = None,
+    enable_gqa: bool = False,
+) -> torch.Tensor:
+    """NaN in a key that is not seen does not reach the result, as it does where minus infinity is added."""
+    if dropout_p or enable_gqa:
+        raise NotImplementedError("no dropout, no grouped queries")
+    return plausible.masked_attention(q, k, v, attn_mask, scale, is_causal=is_causal)
+
+
 @unusual("aten::conv2d", strides=False)
 def sum_of_shifts(
     x: torch.Tensor,
