@@ -206,8 +206,12 @@ class Reference:
             return None
         sample = self.laid.sample
         values = repeated(sample.tensors, self.laid.geometries)
-        about = {"arguments": sample.call.on, "values": values, "tolerances": self.tolerances}
-        return partial(with_masked_scores, **about)
+        return partial(
+            with_masked_scores,
+            arguments=sample.call.on,
+            values=values,
+            tolerances=self.tolerances,
+        )
 
     @property
     def _is_stable(self) -> bool:
