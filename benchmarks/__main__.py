@@ -28,6 +28,7 @@ from benchmarks import (
     merging,
     overhead,
     phases,
+    recording,
     throughput,
     workers,
 )
@@ -56,6 +57,7 @@ BENCHMARKS: dict[str, Callable[[], Iterator[Figure]]] = {
     "workers": workers.measured,
     "full-plan": workers.measured_full,
     "growth": growth.measured,
+    "recording": recording.measured,
 }
 
 

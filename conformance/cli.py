@@ -148,7 +148,7 @@ def replay(recording: Path, name: str | None, arguments: tuple[str, ...]) -> int
 
     RECORDING is a file that `conform record` or another recorder wrote. Each call is made with the recorded shapes, strides
     and offsets, and in other layouts; the end of the run says what the file does not contain, and what was assumed instead.
-    ARGUMENTS are those of `conform run`; with --backward, gradients are judged too. At the end, the calls that are not
+    ARGUMENTS are those of `conform run`; with --backward, gradients are judged too; --max-elements N leaves out large calls. At the end, the calls that are not
     right are listed with their places in the program. The command has the exit code of `conform run`.
     """
     given = () if name is None else (f"--recording-format={name}",)

@@ -191,7 +191,8 @@ def pytest_configure(config: pytest.Config) -> None:
     try:
         server, files = config.stash.get(_SERVER, None), pytest_.files_of_user(config)
         files = (*files, *((junitxml,) if junitxml is not None else ()))
-        session = prepare(pytest_.request_of(config), server, files)
+        say = partial(pytest_.say_early, config)
+        session = prepare(pytest_.request_of(config), server, files, say)
     except ConformError as error:
         pytest_.end_run(error)
     run = config.stash[_RUN] = _Run(session, session.orders(), junitxml)

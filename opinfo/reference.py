@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -18,6 +18,7 @@ from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
 import torch
+from torch.overrides import TorchFunctionMode
 
 from devices.files import cache_root as cache_root
 from devices.files import file_name, write_whole
@@ -310,6 +311,40 @@ def value_answer(
             "the CPU changed an argument of an op that is not in a family mutates.* of opinfo/exceptions.toml"
         )
     return answer
+
+
+#: The functions whose argument ``eps``, the fourth, is by default the machine epsilon of the operands' dtype. In torch,
+#: ``torch.nn.functional``, ``torch.ops.aten`` and ``torch.Tensor``, they have the same name and the same arguments.
+_DEFAULT_IS_EPSILON = ("rms_norm", "_fused_rms_norm")
+_PLACE_OF_EPS = 3
+
+
+class EpsilonOf(TorchFunctionMode):
+    """Within this mode, functions whose default epsilon depends on the operands' dtype take that of ``kind``, also for
+    operands in float64. For the 16-bit dtypes it is that of float32, in which torch computes. Otherwise their result in float64 is that of another function where the operands are small, and
+    not a more precise result."""
+
+    def __init__(self, kind: torch.dtype) -> None:
+        super().__init__()
+        self.eps = torch.finfo(torch.float64 if kind is torch.float64 else torch.float32).eps
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        name = str(getattr(func, "__name__", "")).partition(".")[0]
+        given = args[_PLACE_OF_EPS] if len(args) > _PLACE_OF_EPS else kwargs.get("eps")
+        if name in _DEFAULT_IS_EPSILON and given is None:
+            args, kwargs = args[:_PLACE_OF_EPS], {**kwargs, "eps": self.eps}
+        return func(*args, **kwargs)
+
+
+def epsilon_of(values: Sequence[torch.Tensor]) -> AbstractContextManager[Any]:
+    """Returns the mode :class:`EpsilonOf` for the dtype of the first floating-point tensor; a context that changes nothing
+    if there is none."""
+    kinds = (each.dtype for each in values if each.is_floating_point())
+    kind = next(kinds, None)
+    return nullcontext() if kind is None else EpsilonOf(kind)
 
 
 class MutatedInput(RuntimeError):

@@ -22,6 +22,11 @@ class SampleSource(Protocol):
         the same samples."""
         ...
 
+    def shapes(self, subject: Subject, dtype: str) -> list[Sample]:
+        """Returns the samples from which a plan finds out which clauses apply to a function under test. Their tensors need
+        no elements (``Sample.shapes_only``)."""
+        ...
+
     def __hash__(self) -> int: ...
 
     def describe(self) -> str:

@@ -26,7 +26,7 @@ from opinfo.determinate_calls import PARTLY, is_settled, specified
 from opinfo.device import seed_directly
 from opinfo.exceptions import Exceptions, exceptions
 from opinfo.layouts import EXPAND, Geometry, Layout
-from opinfo.reference import value_answer
+from opinfo.reference import ValueAnswer, value_answer
 from opinfo.subject import Subject
 from opinfo.torch_private import without_modes
 
@@ -79,7 +79,8 @@ class Sample:
     the index of the database's sample from which it was made. ``layouts`` are the layout cases in which the sample is
     run; None means all. ``geometries`` are the geometries that the tensors of a recorded call had; the call is first
     run with these. ``storages`` has the number of the storage of each tensor of a recorded call, if some of its tensors
-    shared their memory; the call is also run with such tensors.
+    shared their memory; the call is also run with such tensors. The tensors of a sample with ``shapes_only`` are on the
+    meta device and have no elements: a plan needs no more of them.
     """
 
     index: int
@@ -93,6 +94,7 @@ class Sample:
     origin: int | None = None
     geometries: tuple[Geometry, ...] | None = None
     storages: tuple[int, ...] | None = None
+    shapes_only: bool = False
 
     @property
     def drawn(self) -> int:
@@ -261,7 +263,7 @@ class Traits:
     returns_long: bool  # some sample returns a tensor with a dimension longer than 1
     samples: int  # samples that the database offers and the plan takes
     returns: bool  # the CPU accepts at least one of them; otherwise there is no reference
-    sole_sample: Sample | None = None  # the sample of a recorded call, which has no other
+    recorded: bool = False  # whether it is a recorded call, which has a single sample
 
 
 def expand_rule(families: frozenset[str]) -> str:
@@ -288,7 +290,8 @@ def expandable(rule: str, tensor: torch.Tensor) -> int:
 
 
 def probe(op: Subject, dtype: str, samples: list[Sample], known: Exceptions) -> Traits:
-    """Returns the traits of an op, found from the database's samples and from the CPU's results for them."""
+    """Returns the traits of an op, found from the database's samples and from the CPU's results for them. For samples
+    with ``shapes_only``, the results are those of the meta device."""
     samples = [sample for sample in samples if not sample.axis]
     families = known.families_of(*op.names) | op.own_families
     if op.unwanted_families:
@@ -345,7 +348,7 @@ def probe(op: Subject, dtype: str, samples: list[Sample], known: Exceptions) -> 
         returns_long=any(t[0].numel() and any(n > 1 for n in t[0].shape) for t in outputs),
         samples=len(samples),
         returns=bool(returned),
-        sole_sample=next((each for each in samples if each.geometries is not None), None),
+        recorded=any(each.geometries is not None for each in samples),
     )
 
 
@@ -358,7 +361,25 @@ def _returned(op: Subject, samples: list[Sample], mutates: bool) -> list[tuple[A
     with without_modes(), warnings.catch_warnings(), torch.no_grad(), direct_seeding():
         warnings.simplefilter("ignore")
         answers = [
-            value_answer(op.reference, sample.call.on, sample.tensors, mutates=mutates)
+            ValueAnswer(result_by_shapes(op, sample))
+            if sample.shapes_only
+            else value_answer(op.reference, sample.call.on, sample.tensors, mutates=mutates)
             for sample in samples
         ]
     return [(s.call.args[0], a.result) for s, a in zip(samples, answers) if a.raises is None]
+
+
+#: A device whose tensors have shapes and dtypes, and no elements.
+META = torch.device("meta")
+
+
+def result_by_shapes(op: Subject, sample: Sample) -> Any:
+    """Returns the result of a call on the meta device. If torch cannot compute it without elements, as for ``nonzero``
+    or a custom op without a meta kernel, returns what the op says that its result may be."""
+    args, kwargs = sample.call.on(sample.tensors, META)
+    with without_modes(), warnings.catch_warnings(), torch.no_grad():
+        warnings.simplefilter("ignore")
+        try:
+            return op.reference(*args, **kwargs)
+        except Exception:  # a plan with a cell too many loses no check: the run finds out whether the clause applies
+            return op.possible_result(sample.tensors)

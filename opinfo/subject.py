@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import importlib.util
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeAlias
 
 import torch
@@ -159,6 +159,12 @@ class Subject:
         default. ``call`` is an :class:`opinfo.compare.Arguments`. The checks add the tensors that
         ``exceptions.toml`` lists."""
         return frozenset()
+
+    def possible_result(self, tensors: Sequence[torch.Tensor]) -> Any:
+        """Returns tensors on the meta device that stand for the result of a call with the given tensors, if torch cannot
+        compute the shapes of the result from the shapes of the tensors. More clauses may apply to the returned tensors than to
+        the real result, and no fewer. Returns None if nothing is known about the result."""
+        return None
 
     def error_inputs(self, device: str) -> Iterator[Any]:
         """Yields calls that must raise, made on ``device``, with the type and message of the exception."""

@@ -27,6 +27,7 @@ class CallOutcome(str, Enum):
     MISSING = "missing"  # the device does not implement the call
     FELL_BACK = "fell back"  # it ran on the CPU
     NOT_JUDGED = "not judged"
+    LEFT_OUT = "left out"  # by --max-elements
     NOT_BY_VALUE = "not judged by value"  # dtypes, strides and memory are right
     RIGHT = "right"
 

@@ -287,3 +287,7 @@ class Recorder:
 
     def get(self, clause: str) -> CellRecord | None:
         return self._tried.get(clause)
+
+    def drop(self, clause: str, why: str) -> None:
+        """Makes the cell of a clause untried, for the reason ``why``; ``get`` then returns None for the clause."""
+        self._tried.pop(clause).untried = why

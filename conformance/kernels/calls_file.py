@@ -19,6 +19,8 @@ from opinfo.compare import replace_tensors
 REQUEST, CALLS, MEMORY = "request.json", "calls.msgpack", "memory.bin"
 ANSWERS, PROGRESS, LOADED = "answers.bin", "progress", "loaded.json"
 VERDICT, REFUSAL = "judgement.msgpack", "refusal.json"
+#: The folder with what the judge's process found out about the reference in one round and needs in the next ones.
+FINDINGS: Final = "findings"
 
 #: The length of the progress file: the number of the step that has begun.
 STEP_BYTES: Final = 12

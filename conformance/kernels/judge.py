@@ -19,6 +19,7 @@ from conformance.kernels.calls_file import (
     ANSWERS,
     CALLS,
     ENDED,
+    FINDINGS,
     FINISHING,
     LOADED,
     OPCHECKING,
@@ -206,10 +207,12 @@ class _Rounds:
         """
         (folder / REQUEST).write_bytes(msgspec.json.encode(self.request))
         planned = (folder / CALLS).read_bytes()
+        findings = _contents(self.folder / FINDINGS)
         try:
             self._calls(folder, len(read(folder / CALLS, list[PlannedCall])))
         finally:
             (folder / CALLS).write_bytes(planned)
+            _restore(self.folder / FINDINGS, findings)
             (self.folder / REQUEST).write_bytes(msgspec.json.encode(self.request))
             for forged in (VERDICT, REFUSAL):
                 (self.folder / forged).unlink(missing_ok=True)
@@ -268,6 +271,22 @@ class _Rounds:
     def _note(self, folder: Path, answer: Answer) -> None:
         with (folder / ANSWERS).open("ab") as file:
             file.write(packed(answer, []))
+
+
+def _contents(folder: Path) -> dict[Path, bytes]:
+    """Returns the content of the files in a folder, by their paths."""
+    return {path: path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+def _restore(folder: Path, files: dict[Path, bytes]) -> None:
+    """Makes a folder have these files and no others, whatever is there now."""
+    if folder.is_symlink() or folder.is_file():
+        folder.unlink()
+    elif folder.exists():
+        shutil.rmtree(folder)
+    for path, content in files.items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
 
 
 def run_script(path: str) -> None:

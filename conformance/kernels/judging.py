@@ -18,6 +18,7 @@ from conformance.checks.ops.context import OpContext, run_checks
 from conformance.kernels.calls_file import (
     ANSWERS,
     CALLS,
+    FINDINGS,
     LOADED,
     MEMORY,
     NOT_RUN,
@@ -46,7 +47,7 @@ from devices.registry import find
 from opinfo.device import Device, limit_threads
 from opinfo.exceptions import exceptions
 from opinfo.guarded import identity
-from opinfo.reference import StrideReference
+from opinfo.reference import ReferenceCache, StrideReference
 from opinfo.samples import Sample, probe
 from opinfo.subject import Subject
 
@@ -121,7 +122,8 @@ class Judge:
             exchange.marks.to_device,
             identity,
         )
-        samples = {dtype: samples_for(base, request, dtype) for dtype in request.dtypes}
+        findings = self.folder / FINDINGS
+        samples = {dtype: samples_for(base, request, dtype, findings) for dtype in request.dtypes}
         records = [
             (dtype, record)
             for dtype, chosen in samples.items()
@@ -168,9 +170,12 @@ class Judge:
         checks = checks_of(self.request, base, exchange.marks)
         clauses = list(clauses_of(checks, traits, known, subject.names))
         recorder = Recorder(subject.id, dtype, clauses)
-        strides = StrideReference("cpu", None)
+        build = str(torch.__version__)
+        cache = ReferenceCache(self.folder / FINDINGS, build, "cpu", dtype)
+        strides = StrideReference("cpu", cache)
         context = OpContext(subject, dtype, traits, samples, device, strides, recorder, known)
         run_checks(context, checks)
+        cache.save()
         return list(recorder.cells.values())
 
     # -- faults of checks

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,6 +16,7 @@ from conformance.kernels.request import Request
 from conformance.kernels.targets import OverloadSubject, overload_named, subject_named
 from devices.errors import ConformError
 from opinfo.axes import further_samples, samples_of
+from opinfo.axes.acceptance_cache import Decisions
 from opinfo.catalog import dtype_name
 from opinfo.encoding import ARGUMENTS, NotEncodable, write_value
 from opinfo.plan import plan_spec
@@ -175,17 +177,25 @@ def base_of(request: Request) -> Subject:
     return subject_named(request.target) if overload is None else OverloadSubject(overload)
 
 
-def samples_for(base: Subject, request: Request, dtype: str) -> list[Sample]:
+def samples_for(
+    base: Subject, request: Request, dtype: str, folder: Path | None = None
+) -> list[Sample]:
     """Returns the samples on which a kernel is judged in a dtype. They are the samples of the plan quick that the
-    reference accepts, and further samples in which the values of another sample are in another order."""
-    found = [each for each in _planned(base, request, dtype) if _usable(base, each)]
+    reference accepts, and further samples in which the values of another sample are in another order. Answers of the
+    CPU to questions about these calls are kept in ``folder``, so that they are asked once for all rounds."""
+
+    def decisions(name: str) -> Decisions:
+        return Decisions(None if folder is None else folder / f"{dtype}-{name}")
+
+    found = [each for each in _planned(base, request, dtype, decisions) if _usable(base, each)]
     found = _of_judged_dtypes(found, dtype)
     if not request.layouts:
         found = [replace(each, layouts=("contiguous",)) for each in found]
     found = [_thinned(each) for each in choose(found, _MOST)]
     if not found:
         raise NoSamples(f"{base.id}: the reference accepts no sample in {dtype}")
-    return [*found, *_further(base, request, dtype, found), *_reordered(base, found)]
+    further = _further(base, request, dtype, found, decisions("further"))
+    return [*found, *further, *_reordered(base, found)]
 
 
 def _of_judged_dtypes(samples: list[Sample], dtype: str) -> list[Sample]:
@@ -210,11 +220,11 @@ def _of_judged_dtypes(samples: list[Sample], dtype: str) -> list[Sample]:
 
 
 def _further(
-    base: Subject, request: Request, dtype: str, samples: list[Sample]
+    base: Subject, request: Request, dtype: str, samples: list[Sample], decisions: Decisions
 ) -> Iterator[Sample]:
     """Yields samples of the axes that plans leave out, made from those of ``samples`` that no axis made."""
     drawn = [each for each in samples if not each.axis]
-    for each in further_samples(base, dtype, drawn):
+    for each in further_samples(base, dtype, drawn, decisions):
         declared = {dtype_name(t.dtype) for t in each.tensors} <= {*_declared(dtype)}
         if declared and _usable(base, each) and _fits_targets(base, each):
             yield each if request.layouts else replace(each, layouts=("contiguous",))
@@ -228,23 +238,28 @@ def _fits_targets(base: Subject, sample: Sample) -> bool:
     return all(answer.after[place].shape == sample.tensors[place].shape for place in written)
 
 
-def _planned(base: Subject, request: Request, dtype: str) -> Iterator[Sample]:
+def _planned(
+    base: Subject, request: Request, dtype: str, decisions: Callable[[str], Decisions]
+) -> Iterator[Sample]:
     count = plan_spec("quick").samples
     if isinstance(base, OverloadSubject):
         for number, source in enumerate(base.sources):
             if dtype not in source.dtypes:
                 continue
-            for sample in samples_of(source, dtype, count, _declared(dtype)):
+            kept = decisions(str(number))
+            for sample in samples_of(source, dtype, count, _declared(dtype), decisions=kept):
                 for turn, call in enumerate(base.calls_in(sample, source)):
                     index = sample.index + _APART * number + 1_000_000 * turn
                     origin = sample.origin if base.direct else None
                     yield replace(sample, index=index, call=call, origin=origin)
     elif request.target:
-        yield from samples_of(base, dtype, count, _declared(dtype))
+        yield from samples_of(base, dtype, count, _declared(dtype), decisions=decisions("own"))
     else:
         drawn = draw(base, dtype)
         yield from (
-            _of_the_kind(samples_of(base, dtype, count, _declared(dtype), drawn), drawn)
+            _of_the_kind(
+                samples_of(base, dtype, count, _declared(dtype), drawn, decisions("own")), drawn
+            )
             if request.shapes
             else drawn
         )

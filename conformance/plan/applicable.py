@@ -104,7 +104,7 @@ class ApplicableClauses:
         return found
 
     def _probe_op(self, op: Subject, dtype: str) -> SubjectClauses:
-        samples = choose(self._source.samples(op, dtype), self._samples)
+        samples = choose(self._source.shapes(op, dtype), self._samples)
         traits = probe(op, dtype, samples, exceptions())
         clauses = tuple(self._applicable(traits)) if traits.returns else ()
         names = () if op.names == (op.id,) else op.names

@@ -75,6 +75,7 @@ class Request:
     ops: tuple[str, ...] | None
     dtypes: tuple[str, ...] | None
     clauses: tuple[str, ...] | None
+    max_elements: int | None  # of the tensors of a recorded call together
     expectations: str | None
     results: Path | None
     max_time: float | None  # seconds
@@ -106,6 +107,10 @@ class Request:
                     f"--plan {read['plan']} and --recording exclude each other: a recording is a plan of its own"
                 )
             read["plan"] = REPLAY
+        elif read["max_elements"] is not None:
+            raise ConformError(
+                "--max-elements needs --recording FILE: the tensors of a plan's ops are small"
+            )
         elif read["backward"]:
             raise ConformError(
                 "--backward needs --recording FILE: the gradients of a plan's ops are always judged"
@@ -119,10 +124,17 @@ class Request:
         return cls(**read, collect_only=collect_only, deselects=tuple(deselects))
 
     @property
+    def names_cells(self) -> bool:
+        """True if an option names the ops, dtypes, clauses or tests that run."""
+        return bool(self.ops or self.dtypes or self.clauses or self.deselects)
+
+    @property
     def selection(self) -> dict[str, str]:
         """The options that restrict the run to a part of the plan, with their values; empty if the whole plan runs."""
         lists = {"--ops": self.ops, "--dtypes": self.dtypes, "--clauses": self.clauses}
         found = {name: ",".join(values) for name, values in lists.items() if values is not None}
+        if self.max_elements is not None:
+            found["--max-elements"] = str(self.max_elements)
         if self.max_time is not None:
             found["--max-time"] = f"{self.max_time:g}s"
         return found | {f"pytest {name}": "set" for name in self.deselects}

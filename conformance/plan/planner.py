@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -31,10 +31,6 @@ from reports.model import Capability
 
 # Why an op and dtype is left out.
 _RAISES: Final = "the CPU, which is the reference, raises for every sample"
-_RAISES_RECORDED: Final = (
-    "the CPU, which is the reference, raises for the recorded call with elements drawn from the recorded range; "
-    "record with --values to keep the elements"
-)
 _NO_SAMPLES: Final = "torch's database has no samples for this op and dtype"
 _WITHHELD: Final = "the descriptor declares that the device does not support this op for this dtype"
 
@@ -75,13 +71,14 @@ def make_plan(
     contract: Contract,
     kept: Path | None = None,
     source: SampleSource = DATABASE,
+    step: Callable[[int, int], None] = lambda done, count: None,
 ) -> Plan:
     """Returns the plan of a device: all ops and dtypes, each with all clauses that apply and that the suite checks.
 
     The plan includes clauses whose capabilities the device does not declare. The cells of such clauses are reported as
     unsupported by declaration, so that the plans of two devices can be compared. ``kept`` is the folder in which data
     from torch's op database is cached, because computing the data takes seconds; the name of the cache file depends on
-    the device's facts.
+    the device's facts. ``step`` is called before each op with the number of ops that are planned and the number of all.
     """
     known = exceptions()
     left_out: dict[str, list[tuple[str, str]]] = {}
@@ -99,7 +96,8 @@ def make_plan(
     subjects = ApplicableClauses(source, kind, spec.samples, applicable, path)
 
     def planned() -> Iterator[SubjectClauses]:
-        for op in subjects.ops:
+        for number, op in enumerate(subjects.ops):
+            step(number, len(subjects.ops))
             taken, withheld = dtypes_of(op, spec, descriptor)
             for dtype in taken:
                 subject = subjects.of(op.id, dtype)
@@ -107,8 +105,6 @@ def make_plan(
                     yield subject
                     continue
                 reason = _RAISES if subject.samples else _NO_SAMPLES
-                if spec.recorded:
-                    reason = _RAISES_RECORDED
                 left_out.setdefault(reason, []).append((op.id, dtype))
             for dtype, clauses in ({} if spec.recorded else _always(op, op_checks)).items():
                 if dtype in descriptor.dtypes_of(op.id) and not spec.takes(dtype):

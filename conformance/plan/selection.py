@@ -308,6 +308,15 @@ def select(plan: Plan, request: Request, clauses: frozenset[str] | None) -> list
     return selected
 
 
+def without_units(cells: Iterable[CellKey], units: Collection[str], option: str) -> list[CellKey]:
+    """Returns the cells that are not of one of the units, which the option ``option`` leaves out. Raises NothingSelected if
+    no cell remains."""
+    left = [cell for cell in cells if cell.unit not in units]
+    if not left:
+        raise NothingSelected(f"nothing selected: {option} leaves out every recorded call")
+    return left
+
+
 # -- machines
 
 

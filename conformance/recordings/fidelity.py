@@ -3,8 +3,11 @@ compares the two recordings."""
 
 from __future__ import annotations
 
+import time
 from collections import Counter
+from collections.abc import Collection
 from dataclasses import dataclass, field
+from typing import Final
 
 import msgspec
 import torch
@@ -15,6 +18,9 @@ from conformance.recordings.wire import RecordedCall
 from opinfo.guarded import strided_view
 from opinfo.samples import Sample
 from opinfo.shared_memory import blocks_of
+
+_NOT_MADE: Final = "the run did not make the call"
+_OUT_OF_TIME: Final = "not compared, because --max-time is over"
 
 
 @dataclass
@@ -35,12 +41,21 @@ class Fidelity:
         return text
 
 
-def fidelity_of(source: RecordedSource) -> Fidelity:
+def fidelity_of(
+    source: RecordedSource, made: Collection[str] | None = None, deadline: float | None = None
+) -> Fidelity:
     """Makes each call of a recording once on the CPU, as a replay does, records it, and compares this record with the
-    original one."""
+    original one. Calls whose names are not in ``made`` are not made, because the run did not make them either; None
+    stands for all calls. After ``deadline``, in seconds of ``time.time()``, no call is made."""
     found = Fidelity()
     for name, subject in source.subjects().items():
         assert isinstance(subject, AtenCall)
+        if made is not None and name not in made:
+            found.reasons[_NOT_MADE] += 1
+            continue
+        if deadline is not None and time.time() > deadline:
+            found.reasons[_OUT_OF_TIME] += 1
+            continue
         (sample,) = source.samples(subject, subject.call.dtype)
         recorded = record_again(subject, sample)
         if recorded is not None and _same(subject, recorded):

@@ -3,7 +3,8 @@ recorded range."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import warnings
+from collections.abc import Callable, Sequence
 from math import frexp, isfinite, prod
 from typing import Any
 
@@ -27,9 +28,20 @@ def arguments_of(call: RecordedCall, seed: int) -> Arguments:
     none were recorded, random numbers from the recorded range, which depend on the seed only. Raises RecordingError if
     the recording does not suffice to make the call."""
     generator = torch.Generator().manual_seed(seed)
+    return _bound(call, lambda each: draw_tensor(each, generator))
+
+
+def shapes_of(call: RecordedCall) -> Arguments:
+    """Returns the arguments of a recorded call, with contiguous tensors on the meta device, which have no elements. Raises
+    the same errors as :func:`arguments_of`."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch warns of complex32 once per process
+        return _bound(call, _without_elements)
+
+
+def _bound(call: RecordedCall, make: Callable[[RecordedTensor], torch.Tensor]) -> Arguments:
     try:
-        tensors = [draw_tensor(each, generator) for each in call.tensors]
-        found = bind(call, tensors)
+        found = bind(call, [make(each) for each in call.tensors])
     except (
         ValueError,
         LookupError,
@@ -44,6 +56,12 @@ def arguments_of(call: RecordedCall, seed: int) -> Arguments:
             f"{call.name}: its arguments have {len(found.tensors)} tensors, and {len(call.tensors)} are described"
         )
     return found
+
+
+def _without_elements(recorded: RecordedTensor) -> torch.Tensor:
+    if recorded.elements is not None:  # a damaged file is refused before the run begins
+        read_value({"tensor": recorded.elements})
+    return torch.empty(recorded.shape, dtype=getattr(torch, recorded.dtype), device="meta")
 
 
 def bind(call: RecordedCall, tensors: Sequence[torch.Tensor]) -> Arguments:

@@ -19,6 +19,9 @@ from reports.replayed_calls import PASSING, CallOutcome, JudgedCall, outcome_of
 #: The most calls that the end of a run shows.
 _SHOWN: Final = 8
 
+_TOO_LARGE: Final = "its tensors have more elements than --max-elements allows"
+_UNFINISHED: Final = "the run ended before every clause was checked"
+
 #: The clauses that compare the elements of a result with those of the CPU.
 _OF_VALUES: Final = frozenset(
     {"layout.values", "layout.as_strided", "precision.ulp", "precision.exact_sums"}
@@ -30,10 +33,15 @@ def judge_calls(
     results: Mapping[CellKey, CellResult],
     left_out: Mapping[str, str],
     of_any_values: Collection[str] = (),
+    *,
+    too_large: Collection[str] = (),
+    unfinished: Collection[str] = (),
 ) -> list[JudgedCall]:
     """Returns the recorded calls with their outcomes. The worst outcomes come first; among equal outcomes, the calls
     that the program makes most often. ``left_out`` has the reasons why some calls have no cells, by the name of the
-    call. ``of_any_values`` has the names of the calls whose inputs do not determine the values of the result."""
+    call. ``of_any_values`` has the names of the calls whose inputs do not determine the values of the result,
+    ``too_large`` those that ``--max-elements`` leaves out, and ``unfinished`` those that have cells without a result
+    because the run ended."""
     of_call: dict[str, list[CellResult]] = {}
     for cell, result in results.items():
         of_call.setdefault(cell.unit, []).append(result)
@@ -44,6 +52,8 @@ def judge_calls(
             of_call.get(name, ()),
             left_out.get(name, ""),
             of_any_values=name in of_any_values,
+            too_large=name in too_large,
+            unfinished=name in unfinished,
         )
         for name, call in recording.named().items()
     ]
@@ -58,13 +68,20 @@ def _judge(
     reason: str,
     *,
     of_any_values: bool,
+    too_large: bool,
+    unfinished: bool,
 ) -> JudgedCall:
+    results = list(results)
     outcome, deciding = outcome_of(results)
     place = call.place
     plain = JudgedCall(
         name, call.op, call.dtype, outcome, call.count, call.where,
         line=place.line, module=place.module,
     )  # fmt: skip
+    if too_large and not results:
+        return msgspec.structs.replace(plain, outcome=CallOutcome.LEFT_OUT, why=_TOO_LARGE)
+    if unfinished and outcome in (CallOutcome.RIGHT, CallOutcome.NOT_JUDGED):
+        return msgspec.structs.replace(plain, outcome=CallOutcome.NOT_JUDGED, why=_UNFINISHED)
     if outcome is CallOutcome.RIGHT:
         compared = {each.key.clause for each in deciding} & _OF_VALUES
         if compared and not of_any_values:
@@ -75,7 +92,8 @@ def _judge(
         return msgspec.structs.replace(plain, outcome=CallOutcome.NOT_BY_VALUE, why=why)
     shown = next((each for each in deciding if each.repro), deciding[0] if deciding else None)
     if shown is None:
-        return msgspec.structs.replace(plain, why=reason or "no clause applies to the call")
+        why = next((each.note for each in results), "")
+        return msgspec.structs.replace(plain, why=reason or why or "no clause applies to the call")
     return msgspec.structs.replace(
         plain,
         why=shown.message or shown.note,
@@ -90,9 +108,9 @@ def keep_recording(folder: Path, recording: Path) -> None:
     write_whole(folder / RECORDING_FILE, recording.read_bytes())
 
 
-def lines_of(judged: Iterable[JudgedCall]) -> Iterator[str]:
+def lines_of(judged: Iterable[JudgedCall], max_elements: int | None = None) -> Iterator[str]:
     """Yields the lines about the recorded calls that a run prints at its end: the number of calls with each outcome,
-    then each call that is wrong or not judged."""
+    then each call that is wrong or not judged. ``max_elements`` is the number that the user gave."""
     judged = list(judged)
     counts: dict[CallOutcome, list[int]] = {}
     for each in judged:
@@ -106,7 +124,9 @@ def lines_of(judged: Iterable[JudgedCall]) -> Iterator[str]:
         if each in counts
     ]
     yield f"recorded calls: {', '.join(parts)}"
-    bad = [each for each in judged if each.outcome not in PASSING]
+    if CallOutcome.LEFT_OUT in counts:
+        yield f"left out: calls with more than {max_elements:,} elements (--max-elements), which were not tested"
+    bad = [each for each in judged if each.outcome not in (*PASSING, CallOutcome.LEFT_OUT)]
     for each in bad[:_SHOWN]:
         at = f" at {each.where}" if each.where else ""
         listed = ", as the manifest expects" if each.expected else ""

@@ -12,7 +12,12 @@ from typing import Any, Final
 
 import torch
 
-from conformance.recordings.operands import arguments_of, geometries_of, repeat_elements
+from conformance.recordings.operands import (
+    arguments_of,
+    geometries_of,
+    repeat_elements,
+    shapes_of,
+)
 from conformance.recordings.wire import (
     RecordedCall,
     Recording,
@@ -25,7 +30,7 @@ from opinfo.encoding import write_value
 from opinfo.exceptions import exceptions
 from opinfo.layouts import Geometry
 from opinfo.sample_source import SampleSource
-from opinfo.samples import SEED, Sample
+from opinfo.samples import META, SEED, Sample, result_by_shapes
 from opinfo.shared_memory import why_apart, with_shared_elements
 from opinfo.subject import Function, Source, Subject, names_of_packet
 
@@ -101,7 +106,7 @@ class AtenCall(Subject):
         ]
         if unknown:
             raise NotReplayed(f"torch {torch.__version__} has no dtype {unknown[0]}")
-        if (count := sum(prod(each.shape) for each in call.tensors)) > _MOST_ELEMENTS:
+        if (count := elements_of(call)) > _MOST_ELEMENTS:
             raise NotReplayed(f"its tensors have more than {_MOST_ELEMENTS:,} elements: {count:,}")
         self.call, self.overload = call, overload
         # what backward and an optimizer call is not differentiated
@@ -158,6 +163,21 @@ class AtenCall(Subject):
         given = {**dict(zip(names, self.call.args)), **self.call.kwargs}
         by_default = _NO_DROPOUT if _DROPOUT in names else None
         return bool(given.get(_DROPOUT, by_default) != _NO_DROPOUT)
+
+    @property
+    def names_device(self) -> bool:
+        """True if the op takes the keyword argument ``device``."""
+        return any(each.name == "device" for each in self._arguments)
+
+    def possible_result(self, tensors: Sequence[torch.Tensor]) -> Any:
+        """Returns a tensor for each tensor or list of tensors that the schema returns, of the dtype of the call."""
+        dtype: torch.dtype = getattr(torch, self.call.dtype)
+        returns = self.overload._schema.returns
+        found = tuple(
+            torch.empty(2, dtype=dtype, device=META) if "Tensor" in str(each.type) else 0
+            for each in returns
+        )
+        return found[0] if len(found) == 1 else found or tuple(tensors)
 
     @property
     def _arguments(self) -> Any:
@@ -229,6 +249,34 @@ class RecordedSource:
         """Returns the distinct calls of the recording by name, in the order in which they first occurred."""
         return self._subjects
 
+    def larger_than(self, most: int) -> frozenset[str]:
+        """Returns the names of the calls whose operands, or whose results, together have more than ``most`` elements."""
+        calls = self.recording.named().items()
+        by_operands = {name for name, call in calls if elements_of(call) > most}
+        return frozenset(
+            by_operands.union(name for name, n in self._result_sizes.items() if n > most)
+        )
+
+    @cached_property
+    def _result_sizes(self) -> Mapping[str, int]:
+        """The number of elements of the results of each call, by the name of the call."""
+        found = {}
+        for name, subject in self._subjects.items():
+            (sample,) = self.shapes(subject, next(iter(subject.dtypes)))
+            result = result_by_shapes(subject, sample)
+            found[name] = sum(each.numel() for each in tensors_of(result))
+        return found
+
+    def leave_out_large_results(self) -> None:
+        """Leaves out the calls whose operands are small, and whose results are too large to be compared, such as a
+        tensor of zeros."""
+        for name, count in self._result_sizes.items():
+            if count > _MOST_ELEMENTS:
+                del self._subjects[name]
+                self.left_out[name] = (
+                    f"its result has more than {_MOST_ELEMENTS:,} elements: {count:,}"
+                )
+
     def of_any_values(self) -> frozenset[str]:
         """Returns the names of the calls whose inputs do not determine the values of the result."""
         known = exceptions()
@@ -260,6 +308,18 @@ class RecordedSource:
             Sample(0, arguments, None, layouts=layouts, geometries=geometries, storages=storages)
         ]
 
+    def shapes(self, subject: Subject, dtype: str) -> list[Sample]:
+        """Returns the recorded call as the only sample, with tensors that have no elements: a log of training on a GPU has
+        calls whose tensors take gigabytes. Raises RecordingError if the recording does not suffice to make the call."""
+        assert isinstance(subject, AtenCall), f"{subject.id} is not a call of this recording"
+        arguments = shapes_of(subject.call)
+        if (
+            subject.names_device and not arguments.tensors
+        ):  # otherwise a factory allocates its result
+            arguments = Arguments(arguments.args, {**arguments.kwargs, "device": META})
+        geometries = geometries_of(subject.call)
+        return [Sample(0, arguments, None, geometries=geometries, shapes_only=True)]
+
     def _storages(
         self, subject: AtenCall, arguments: Arguments, geometries: Sequence[Geometry]
     ) -> tuple[int, ...] | None:
@@ -280,6 +340,11 @@ class RecordedSource:
     def describe(self) -> str:
         gradients = ", with gradients" if self.backward else ""
         return f"a recording of {len(self._subjects)} distinct calls, {self.digest}{gradients}"
+
+
+def elements_of(call: RecordedCall) -> int:
+    """Returns the number of elements of the tensors of a call together."""
+    return sum(prod(each.shape) for each in call.tensors)
 
 
 @cache

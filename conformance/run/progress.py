@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Collection, Iterator
+import time
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, NoReturn
@@ -378,6 +379,8 @@ def failed_in(folder: Path) -> frozenset[CellKey]:
 #: Seconds until the first line, and between two lines.
 FIRST: Final = 30.0
 EVERY: Final = 60.0
+#: Seconds between two lines about a plan that is being made.
+_PLANNING: Final = 5.0
 #: The time that is left is estimated only after this share of the cells: the first cells say little about the others.
 _ENOUGH: Final = 0.05
 
@@ -407,6 +410,34 @@ class Pace:
         if ran < _ENOUGH * (ran + left):
             return text
         return f"{text}, about {duration((now - self.began) / ran * left)} left"
+
+
+class OutOfTime(ConformError):
+    """The error for a replay whose time is over before its plan is made."""
+
+    exit_code = 2
+
+
+@dataclass
+class Planning:
+    """Prints lines while a plan is made that takes more than some seconds, and ends a replay whose time is over. ``deadline``
+    is the time of the clock at which it is over; None if the time is not limited."""
+
+    say: Callable[[str], None]
+    what: str  # what is planned, such as "ops"
+    deadline: float | None = None
+    due: float = field(default_factory=lambda: time.monotonic() + _PLANNING)
+
+    def step(self, done: int, count: int) -> None:
+        """Notes that ``done`` of ``count`` ops are planned. Raises OutOfTime."""
+        if self.deadline is not None and time.time() > self.deadline:
+            raise OutOfTime(
+                f"--max-time was over when {done:,} of {count:,} {self.what} were planned, and nothing was tested: "
+                "expected a longer time"
+            )
+        if time.monotonic() > self.due:
+            self.due = time.monotonic() + _PLANNING
+            self.say(f"planning: {done:,} of {count:,} {self.what}")
 
 
 def duration(seconds: float) -> str:

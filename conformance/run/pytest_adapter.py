@@ -312,6 +312,14 @@ def say(config: pytest.Config, text: str) -> None:
         reporter.write_line(f"conformance: {text}")
 
 
+def say_early(config: pytest.Config, text: str) -> None:
+    """Prints a line before pytest has its terminal reporter, unless ``-q`` was given."""
+    capture: Any = config.pluginmanager.get_plugin("capturemanager")
+    if verbosity(config) >= 0:
+        with capture.global_and_fixture_disabled() if capture is not None else nullcontext():
+            print(f"conformance: {text}", flush=True)
+
+
 def remark(config: pytest.Config, text: str) -> None:
     """Prints a line about the progress of a run, unless ``-q`` was given."""
     if verbosity(config) >= 0:

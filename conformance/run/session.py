@@ -50,7 +50,7 @@ from conformance.run.item_report import (
     result_of,
     verdict_of,
 )
-from conformance.run.progress import Begun, Done, Finished, Identity, Pace, Progress
+from conformance.run.progress import Begun, Done, Finished, Identity, Pace, Planning, Progress
 from conformance.run.worker import WorkerOrders
 from conformance.search.explore.exploration import drawing_cells, explore
 from conformance.search.minimise.tasks import Bench
@@ -112,6 +112,8 @@ class Session:
     hosts: set[str] = field(default_factory=set)  # other machines with workers
     cut_short: str = ""  # why the run ended early, if it did
     recording: OpenedRecording | None = None  # what the run replays
+    too_large: frozenset[str] = frozenset()  # the recorded calls that --max-elements leaves out
+    deadline: float | None = None  # time.time() after which nothing starts
     played: tuple[str, ...] = ()  # the outcomes of the recorded calls
     explored: str = ""  # what --explore tried and found
     failing: set[CellKey] = field(default_factory=set)  # cells so far that fail unexpectedly
@@ -196,12 +198,11 @@ class Session:
     def orders(self) -> WorkerOrders:
         """Returns the data that the controller sends to each worker: the items in the order in which they run, the
         manifest and the time limits."""
-        limit = self.request.max_time
         expected = {c: e for c in self.selected if (e := self.matcher.expect(c)) is not None}
         deadly = {c for c, e in expected.items() if e.outcome in _DEADLY}
         left = [cell for cell in self.selected if not self.is_done(cell)]
         items = items_of(cell for cell in left if cell not in deadly)
-        if limit is not None:
+        if self.deadline is not None:
             items = selection.informative_first(
                 items, self.failed_before, expected, self.plan.families
             )
@@ -210,7 +211,7 @@ class Session:
             manifest=self.expectations.read_text("utf-8-sig") if self.expectations else None,
             reference_cache=not self.request.no_reference_cache,
             torch_build=planner.torch_build(),
-            deadline=time.time() + limit if limit is not None else None,
+            deadline=self.deadline,
             items=tuple(items),
             last=tuple(Item.of(cell, cell.clause) for cell in left if cell in deadly),
             limits=self.limits,
@@ -318,22 +319,32 @@ class Session:
         left_out = dict(source.left_out)
         for excluded in self.plan.excluded:
             left_out |= {call: excluded.reason for call, _ in excluded.cells}
-        judged = judge_calls(source.recording, results, left_out, source.of_any_values())
-        if self.partial:
-            selected = {cell.unit for cell in self.selected}
+        ended = {cell.unit for cell in self._counted_cells(stopped=False) if cell not in results}
+        judged = judge_calls(
+            source.recording,
+            results,
+            left_out,
+            source.of_any_values(),
+            too_large=self.too_large,
+            unfinished=ended,
+        )
+        if self.request.names_cells:
+            selected = {cell.unit for cell in self.selected} | self.too_large
             judged = [each for each in judged if each.call in selected]
         write_calls(self.folder, judged, source.recording.header.command or recording.given)
         keep_recording(self.folder, recording.path)
-        return (*lines_of(judged), *source.recording.header.lacks, str(fidelity_of(source)))
+        made = {cell.unit for cell in results}
+        fidelity = fidelity_of(source, made, self.deadline)
+        lines = lines_of(judged, self.request.max_elements)
+        return (*lines, *source.recording.header.lacks, str(fidelity))
 
     def _explained(self, results: dict[CellKey, CellResult], say: Say) -> dict[CellKey, CellResult]:
         """Returns the results with minimal examples, repro scripts and known bugs added. Ctrl-C ends only this step;
         the results are then written with the examples and scripts that exist so far."""
         try:
             if not self.cut_short:
-                results = with_examples(
-                    results, self.bench, self.plan.families, self.folder, self.request.minimise, say
-                )
+                about = (self.bench, self.plan.families, self.folder, self.request.minimise, say)
+                results = with_examples(results, *about, self.deadline)
             results = with_repros(results, self._unfinished(results), self.bench, self.folder)
         except KeyboardInterrupt:
             say("interrupted: the results are written, but some repro scripts are missing")
@@ -533,12 +544,18 @@ def collect_facts(descriptor: Descriptor, path: Path | None, server: ForkServer 
 
 
 def prepare(
-    request: Request, server: ForkServer | None = None, files_of_user: Collection[Path] = ()
+    request: Request,
+    server: ForkServer | None = None,
+    files_of_user: Collection[Path] = (),
+    say: Say = lambda line: None,
 ) -> Session:
     """Prepares a run: makes the plan, selects the cells and locks the results folder. No results of an earlier run are
     deleted yet. Returns the session. With a fork server, a device with code from outside torch and
-    this project is opened only in other processes. Raises ConformError if the request, the device, the manifest or the
-    folder does not allow a run."""
+    this project is opened only in other processes. ``say`` prints a line about a plan that takes more than some seconds.
+    Raises ConformError if the request, the device, the manifest or the folder does not allow a run, and OutOfTime if
+    ``--max-time`` is over before a recording is planned."""
+    limit = request.max_time
+    deadline = time.time() + limit if limit is not None else None
     spec = plan_spec(request.plan)
     contract = load()
     clauses = None
@@ -556,9 +573,19 @@ def prepare(
         recording = OpenedRecording(
             request.recording, request.recording_format, backward=request.backward
         )
+        recording.source.leave_out_large_results()
     source = DATABASE if recording is None else recording.source
-    plan = planner.make_plan(spec, descriptor, contract, kept, source)
-    selected = selection.shard_of(selection.select(plan, request, clauses), request)
+    planning = Planning(say, "ops")
+    if recording is not None:
+        planning = Planning(say, "recorded calls", deadline)
+    plan = planner.make_plan(spec, descriptor, contract, kept, source, planning.step)
+    chosen_cells, too_large = selection.select(plan, request, clauses), frozenset[str]()
+    if recording is not None and request.max_elements is not None:
+        too_large = recording.source.larger_than(request.max_elements)
+        if request.names_cells:
+            too_large &= {cell.unit for cell in chosen_cells}
+        chosen_cells = selection.without_units(chosen_cells, too_large, "--max-elements")
+    selected = selection.shard_of(chosen_cells, request)
     matcher = Matcher(manifest.active(facts))
     for cell in plan.cells:  # finds contradicting blocks before an hour of running, not after it
         matcher.expect(cell)
@@ -606,6 +633,8 @@ def prepare(
         facts=facts,
         failed_before=failed_before,
         recording=recording,
+        too_large=too_large,
+        deadline=deadline,
     )
     session.resume(before)
     if recording is not None:

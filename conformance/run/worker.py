@@ -58,6 +58,13 @@ from opinfo.sample_source import SampleSource
 from opinfo.samples import Sample, Traits, choose, probe
 from opinfo.subject import Subject
 
+#: Why clauses that are planned for a recorded call are not checked.
+_UNSUITED: Final = "the recorded call does not suit the clause"
+_RAISES: Final = (
+    "the CPU, which is the reference, raises for the recorded call with elements drawn from the recorded range; "
+    "record with --values to keep the elements"
+)
+
 #: New objects before Python collects cycles: with its default of 700 the collector takes 5 % of a run.
 _YOUNG: Final = 5_000
 
@@ -322,6 +329,8 @@ class Worker:
             return ItemReport(self._outcomes(item, recorder))  # nothing is tried
         count, declared = self.orders.bench.samples, frozenset(self.device.descriptor.dtypes)
         samples, traits = _upstream(self.source, op, dtype, count)
+        if traits.recorded and not self._suits(traits, recorder):
+            return ItemReport(self._outcomes(item, recorder))
         if any(check.axes and recorder.get(check.clause) for check in self.op_checks):
             # The samples of a recording are not those of the cached decisions.
             kept = self.orders.reference_cache and not self.spec.recorded
@@ -334,9 +343,9 @@ class Worker:
         about = (op, dtype, traits, samples, self.device, strides)
         context = OpContext(*about, recorder, known, self.watch)
         run_checks(context, self.op_checks, self._budget)
-        if traits.sole_sample is not None:
+        if traits.recorded:
             for record in recorder.cells.values():
-                record.pass_over_unless_checked("the recorded call does not suit the clause")
+                record.pass_over_unless_checked(_UNSUITED)
         if pins:
             run_pins(context, pins)
         forget_dispatches()
@@ -350,6 +359,16 @@ class Worker:
             return self._run_op(item)
         told = strides.asked, strides.missed, strides.shipped
         return ItemReport(self._outcomes(item, recorder), *told)
+
+    def _suits(self, traits: Traits, recorder: Recorder) -> bool:
+        """Drops the clauses that do not apply to a recorded call, which was planned from its shapes alone. Returns False if
+        no clause is left."""
+        why = _UNSUITED if traits.returns else _RAISES
+        for check in self.op_checks:
+            suits = traits.returns and check.applies(traits)
+            if not suits and recorder.get(check.clause) is not None:
+                recorder.drop(check.clause, why)
+        return any(map(recorder.get, recorder.cells))
 
     def _budget(self, check: OpCheck) -> int | None:
         return check.most_samples(more=self.spec.more_cases, whole=self.spec.whole)

@@ -80,13 +80,18 @@ def with_examples(
     folder: Path,
     most: int,
     say: Say,
+    deadline: float | None = None,
 ) -> dict[CellKey, CellResult]:
     """Minimises new failures, and returns the results with the minimised examples added. In the results folder, the
-    script of an example replaces the script that its cell had before."""
+    script of an example replaces the script that its cell had before. After ``deadline``, in seconds of ``time.time()``,
+    no failure is minimised."""
     tasks = tasks_of(results.values(), families, most)
     if not tasks:
         return results
     failures = number(len(tasks), "new failure")
+    if _is_over(deadline):
+        say(f"{failures} not minimised, because --max-time is over")
+        return results
     say(f"minimising {failures} …")
     started, found, count = time.monotonic(), dict(results), 0
     try:
@@ -98,11 +103,17 @@ def with_examples(
                 found[cell] = msgspec.structs.replace(
                     found[cell], example=answer.example, repro=repro
                 )
+            if _is_over(deadline):
+                break
     except ChildDied as death:
         say(f"minimising ended early: the subprocess {death}")
     seconds = time.monotonic() - started
     say(f"minimised {count:,} of {failures} in {seconds:.1f} s")
     return found
+
+
+def _is_over(deadline: float | None) -> bool:
+    return deadline is not None and time.time() > deadline
 
 
 # -- cells that did not finish

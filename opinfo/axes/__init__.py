@@ -93,11 +93,24 @@ def samples_of(
     return [replace(each, layouts=_within(each.layouts, op.layouts)) for each in (*chosen, *made)]
 
 
-def further_samples(op: Subject, dtype: str, drawn: Sequence[Sample]) -> list[Sample]:
-    """Returns the samples of the axes that plans leave out. ``drawn`` are the samples of torch's database."""
+def further_samples(
+    op: Subject, dtype: str, drawn: Sequence[Sample], decisions: Decisions | None = None
+) -> list[Sample]:
+    """Returns the samples of the axes that plans leave out. ``drawn`` are the samples of torch's database. ``decisions``
+    has cached answers to yes-or-no questions about the CPU."""
     budgets = {axis.name: axis.budget for axis in FURTHER}
-    with asking():
-        return list(by_axis(op, dtype, drawn, budgets=budgets))
+
+    def made(decisions: Decisions) -> list[Sample]:
+        with asking():
+            found = list(by_axis(op, dtype, drawn, budgets=budgets, decisions=decisions))
+        decisions.save()
+        return found
+
+    decisions = decisions or Decisions()
+    try:
+        return made(decisions)
+    except Changed:
+        return made(decisions.anew())
 
 
 def _sizes(sample: Sample) -> tuple[torch.Size, ...]:

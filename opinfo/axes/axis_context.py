@@ -7,7 +7,7 @@ import threading
 import warnings
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from itertools import zip_longest
@@ -27,7 +27,7 @@ from opinfo.compare import (
     turned,
 )
 from opinfo.memory import fresh_memory
-from opinfo.reference import ValueAnswer, value_answer
+from opinfo.reference import EpsilonOf, ValueAnswer, value_answer
 from opinfo.samples import Sample, choose, direct_seeding, draw, mutates
 from opinfo.subject import Subject
 from opinfo.torch_private import without_modes
@@ -350,7 +350,8 @@ class Basis:
         return error if known else None
 
     def _reference_answer(self, call: Arguments) -> ValueAnswer:
-        with asking():
+        epsilon = EpsilonOf(self.kind) if self.kind.is_floating_point else nullcontext()
+        with asking(), epsilon:
             torch.default_generator.manual_seed(0)
             return value_answer(
                 self.subject.reference, call.on, call.tensors, mutates=mutates(self.families)

@@ -28,6 +28,7 @@ MEANING = {
     CallOutcome.MISSING: "the device does not implement the call",
     CallOutcome.FELL_BACK: "the call ran on the CPU",
     CallOutcome.NOT_JUDGED: "the call cannot be repeated on its own",
+    CallOutcome.LEFT_OUT: "the run left the call out (--max-elements)",
 }
 SHAPE = {
     CallOutcome.RIGHT: "pass",
@@ -37,6 +38,7 @@ SHAPE = {
     CallOutcome.MISSING: "unsupported",
     CallOutcome.FELL_BACK: "blocked",
     CallOutcome.NOT_JUDGED: "ambiguous",
+    CallOutcome.LEFT_OUT: "unsupported",
 }
 
 
@@ -54,6 +56,8 @@ def published(run: Run, causes: Iterable[Cause]) -> documents.Replay | None:
     calls = {each.call: each for each in listed.calls}
     for each in listed.calls:
         outcome, _ = outcome_of(of_call.get(each.call, ()))
+        if each.outcome is CallOutcome.LEFT_OUT and each.call not in of_call:
+            continue
         if outcome is not (CallOutcome.RIGHT if each.outcome in PASSING else each.outcome):
             raise RunError(
                 f"{run.folder / CALLS_FILE}: lists {each.call} as {each.outcome.value}, and by the record of the run it is "

@@ -39,6 +39,40 @@ def epsilon_beside_the_root(
     return _affine(centred / (deviation + eps), weight, bias)
 
 
+@plausible("nn.functional.rms_norm", VALUES)
+def another_default_epsilon(
+    x: torch.Tensor, shape: Any, weight: Any = None, eps: Any = None
+) -> torch.Tensor:
+    """Adds 1e-5 to the mean of squares by default, in place of the machine epsilon."""
+    return rms_norm(x, shape, weight, 1e-5 if eps is None else eps)
+
+
+def rms_norm(x: torch.Tensor, shape: Any, weight: Any, eps: float) -> torch.Tensor:
+    dims = [*range(-len(shape), 0)]
+    found = x * torch.rsqrt((x * x).mean(dims, keepdim=True) + eps)
+    return (found if weight is None else found * weight).contiguous()
+
+
+@plausible("nn.functional.normalize", VALUES)
+def epsilon_of_other_norms(
+    x: torch.Tensor, p: float = 2.0, dim: int = 1, eps: float = 1e-8, out: Any = None
+) -> torch.Tensor:
+    """Divides by at least 1e-8 by default, in place of 1e-12."""
+    return divided_by_norm(x, p, dim, eps)
+
+
+def divided_by_norm(x: torch.Tensor, p: float, dim: int, eps: float) -> torch.Tensor:
+    return x / torch.linalg.vector_norm(x, p, dim, keepdim=True).clamp(min=eps).expand_as(x)
+
+
+@plausible("nn.functional.cosine_similarity", VALUES)
+def epsilon_of_the_product(
+    a: torch.Tensor, b: torch.Tensor, dim: int = 1, eps: float = 1e-6
+) -> torch.Tensor:
+    """Divides by norms of at least 1e-6 by default, in place of 1e-8."""
+    return torch.nn.functional.cosine_similarity(a, b, dim, eps)
+
+
 def _affine(x: torch.Tensor, weight: Any, bias: Any) -> torch.Tensor:
     x = x if weight is None else x * weight
     return (x if bias is None else x + bias).contiguous()
@@ -218,6 +252,48 @@ def mask_before_the_scale(
         attn_mask = _causal(q.shape[-2], k.shape[-2], 0)
     factor = q.shape[-1] ** -0.5 if scale is None else scale
     return _attention(q, k, v, attn_mask, factor, early=True)
+
+
+@plausible("nn.functional.scaled_dot_product_attention", VALUES)
+def nan_as_a_mask(
+    q: Any,
+    k: Any,
+    v: Any,
+    attn_mask: Any = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: Any = None,
+    enable_gqa: bool = False,
+) -> torch.Tensor:
+    """Beside a mask, a score that is NaN counts as removed, too."""
+    if dropout_p or enable_gqa:
+        raise NotImplementedError("no dropout, no grouped queries")
+    return masked_attention(q, k, v, attn_mask, scale, is_causal=is_causal, nan_is_removed=True)
+
+
+def masked_attention(
+    q: Any,
+    k: Any,
+    v: Any,
+    mask: Any,
+    scale: Any,
+    *,
+    is_causal: bool,
+    nan_is_removed: bool = False,
+) -> torch.Tensor:
+    """Overwrites the removed scores."""
+    scores = torch.matmul(q, k.mT) * (q.shape[-1] ** -0.5 if scale is None else scale)
+    removed = torch.zeros(scores.shape, dtype=torch.bool)
+    if is_causal:
+        removed |= ~_causal(q.shape[-2], k.shape[-2], 0)
+    if mask is not None and mask.dtype == torch.bool:
+        removed |= ~mask
+    elif mask is not None:
+        scores, removed = scores + mask, removed | (mask == float("-inf"))
+    if nan_is_removed and (is_causal or mask is not None):
+        removed |= scores.isnan()
+    weights = right.softmax(scores.masked_fill(removed, float("-inf")), -1)
+    return torch.matmul(weights.masked_fill(removed.all(-1, keepdim=True), 0.0), v)
 
 
 @plausible("nn.functional.scaled_dot_product_attention", VALUES)

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from tests.kernels import references
+from tests.kernels import plausible, references
 from tests.kernels.entries import Register
 
 unusual = Register()
@@ -119,6 +119,23 @@ def attention_from_the_last_key(
     return torch.where(total == 0, 0.0, weighted / total)
 
 
+@unusual("nn.functional.scaled_dot_product_attention")
+def attention_that_overwrites_removed_scores(
+    q: Any,
+    k: Any,
+    v: Any,
+    attn_mask: Any = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: Any = None,
+    enable_gqa: bool = False,
+) -> torch.Tensor:
+    """NaN in a key that is not seen does not reach the result, as it does where minus infinity is added."""
+    if dropout_p or enable_gqa:
+        raise NotImplementedError("no dropout, no grouped queries")
+    return plausible.masked_attention(q, k, v, attn_mask, scale, is_causal=is_causal)
+
+
 @unusual("aten::conv2d", strides=False)
 def sum_of_shifts(
     x: torch.Tensor,
@@ -185,6 +202,13 @@ def scaled_norm(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     ratio = wide / largest
     root = ((ratio * ratio).mean(-1, keepdim=True) + 1e-6 / (largest * largest)).rsqrt()
     return (ratio * root * weight).to(x.dtype)
+
+
+@unusual("nn.functional.normalize")
+def normalised_in_two_steps(
+    x: torch.Tensor, p: float = 2.0, dim: int = 1, eps: float = 1e-12, out: Any = None
+) -> torch.Tensor:
+    return plausible.divided_by_norm(x, p, dim, eps)
 
 
 @unusual("aten::topk")

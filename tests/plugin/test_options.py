@@ -183,3 +183,14 @@ def test_gradients_of_a_recording_are_judged_on_demand(
     parser: Parser, given: tuple[str, ...]
 ) -> None:
     assert request_of(parser, "--recording=calls.jsonl", *given).backward == bool(given)
+
+
+def test_the_size_of_calls_is_not_limited_without_a_recording(parser: Parser) -> None:
+    with pytest.raises(ConformError, match="--max-elements needs --recording FILE"):
+        request_of(parser, "--max-elements", "100")
+
+
+def test_a_limit_of_the_size_of_calls_narrows_the_run(parser: Parser) -> None:
+    found = request_of(parser, "--recording=calls.jsonl", "--max-elements", "100")
+    assert (found.max_elements, found.selection) == (100, {"--max-elements": "100"})
+    assert not found.names_cells

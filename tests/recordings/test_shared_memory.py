@@ -54,7 +54,7 @@ class Expected:
     """The parts of a reference that the judges read."""
 
     tolerances: ClassVar[dict[str, tuple[float, float]]] = {"float32": (1e-5, 1e-6)}
-    named = process = None
+    named = process = masking = None
     roundings, free, conditioned, unordered = 0.0, False, False, False
 
     def __init__(self, sample: Sample, function: Callable[..., Any], written: tuple[int, ...] = ()):

@@ -6,14 +6,24 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 
+from conformance.checks.cells import Recorder
+from conformance.checks.ops.context import OpContext, run_checks
 from conformance.recordings.fidelity import fidelity_of
 from conformance.recordings.recorder import CallRecorder
 from conformance.recordings.source import NEIGHBOURS, AtenCall, RecordedSource
 from conformance.recordings.wire import FORMAT, Header, RecordedCall, RecordedTensor, Recording
+from conformance.suites import precision
+from conformance.suites.precision import stale_results
+from devices import registry
 from opinfo.axes import samples_of
 from opinfo.database import DATABASE
+from opinfo.device import open_device
+from opinfo.exceptions import exceptions
+from opinfo.reference import StrideReference
+from opinfo.samples import probe
 
 
 def source_of(program: Callable[[], Any]) -> RecordedSource:
@@ -184,3 +194,29 @@ def test_an_op_that_takes_each_tensor_on_its_own_may_mix_devices() -> None:
     added = subject_of(lambda: torch._foreach_add(x, x), "aten._foreach_add.List")
     assert "cross_device.any" in norm.own_families
     assert "cross_device.any" not in added.own_families
+
+
+@pytest.mark.parametrize(
+    ("size", "made"), [(9, [("", 10), ("", 10), ("step", 10)]), (2**17, [("", 2), ("", 2)])]
+)
+def test_a_large_call_is_asked_for_stale_results_fewer_times(
+    size: int, made: list[tuple[str, int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[str, int]] = []
+    monkeypatch.setattr(
+        stale_results.standalone_checks,
+        "run",
+        lambda *_, **given: asked.append((given["strided"], given.get("calls", 10))),
+    )
+    x = torch.randn(size)
+    source = source_of(lambda: x.cos())
+    (subject,) = source.subjects().values()
+    samples, known = source.samples(subject, "float32"), exceptions()
+    traits, recorder = (
+        probe(subject, "float32", samples, known),
+        Recorder(subject.id, "float32", [stale_results.TRUST]),
+    )
+    about = (open_device(registry.get("cpu")), StrideReference("cpu", None), recorder, known)
+    context = OpContext(subject, "float32", traits, samples, *about)
+    run_checks(context, precision.SUITE.op_checks)
+    assert asked == made

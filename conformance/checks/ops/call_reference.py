@@ -16,6 +16,7 @@ from conformance.checks.ops.calls import (
     elements_named,
     repeated,
 )
+from conformance.checks.ops.masked_scores import with_masked_scores
 from conformance.checks.ops.roundings import allowance, exact_answer
 from conformance.checks.ops.script import literal
 from opinfo.compare import SUM_ROUNDINGS
@@ -124,6 +125,9 @@ class Reference:
                 f"exact_answer({self.ctx.reference_name}, arguments, repeated(values, geometries))"
             )
             return text, (exact_answer, repeated)
+        if name == "masking" and self.masking is not None:
+            text = f"lambda read, want: with_masked_scores(read, want, arguments, repeated(values, geometries), {self.tolerances!r})"
+            return text, (with_masked_scores, repeated)
         if name == "allowed" and self.conditioned:
             process, functions = self.source("process")
             text = f"allowance({self.ctx.reference_name}, arguments, repeated(values, geometries), {process})"
@@ -193,6 +197,21 @@ class Reference:
             return None
         operand = repeated(self.laid.sample.tensors, self.laid.geometries)[0]
         return partial(elements_named, operand=operand, dim=self._along)
+
+    @property
+    def masking(self) -> Callable[[Any, Any], Any] | None:
+        """A function ``(read, want)`` that replaces elements of a result which are right although they differ from the CPU's,
+        for an attention with removed keys that are not finite; None for other ops."""
+        if "values.masked" not in self.families:
+            return None
+        sample = self.laid.sample
+        values = repeated(sample.tensors, self.laid.geometries)
+        return partial(
+            with_masked_scores,
+            arguments=sample.call.on,
+            values=values,
+            tolerances=self.tolerances,
+        )
 
     @property
     def _is_stable(self) -> bool:

@@ -143,6 +143,9 @@ class ReferenceParts(Protocol):
     def named(self) -> Callable[[Any], Any] | None: ...
 
     @property
+    def masking(self) -> Callable[[Any, Any], Any] | None: ...
+
+    @property
     def conditioned(self) -> bool: ...
 
     @property
@@ -160,7 +163,8 @@ def differs(
     """Returns how a result (``read``) differs from the expected result (``want``); None if they agree within tolerance.
 
     If the result is unique only up to signs or phases, ``reference.process`` extracts the unique part. If the index of
-    any of several equal elements is right, ``reference.named`` replaces indices by elements. If ``exact`` is given (the
+    any of several equal elements is right, ``reference.named`` replaces indices by elements. For an attention,
+    ``reference.masking`` replaces elements that depend on how removed keys are treated. If ``exact`` is given (the
     result in float64), a result is accepted that is as close to the exact result as the CPU's result is. For
     ill-conditioned ops, errors that one rounding of the operands would cause are accepted. For ops that promise no order
     of the elements of a row, the elements are brought into the order of ``want`` first.
@@ -175,6 +179,10 @@ def differs(
         read, want = named(read), named(want)
     roundings = reference.roundings
     found = difference(read, want, reference.tolerances, roundings=roundings)
+    masking = reference.masking if found is not None and found.kind == "values" else None
+    if masking is not None:
+        read = masking(read, want)
+        found = difference(read, want, reference.tolerances, roundings=roundings)
     if found is not None and reference.process is not None:
         views.append(reference.process)
         read, want, roundings = reference.process(read), reference.process(want), 0.0

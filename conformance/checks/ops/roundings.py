@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from opinfo.compare import Tolerances, tensors_of, turned
-from opinfo.reference import ValueAnswer, value_answer
+from opinfo.reference import ValueAnswer, epsilon_of, value_answer
 
 #: Number of random perturbations, and the factor by which their largest effect is multiplied.
 DRAWS, FACTOR = 3, 16.0
@@ -54,7 +54,8 @@ def allowance(
     """
 
     def found(given: Sequence[torch.Tensor], argued: Any = arguments) -> list[torch.Tensor]:
-        answer = value_answer(function, argued, given, mutates=True)
+        with epsilon_of(values):
+            answer = value_answer(function, argued, given, mutates=True)
         if answer.raises is not None:
             return []
         return densified(answer.result if process is None else process(answer.result))
@@ -143,7 +144,8 @@ def exact_answer(
         wide = {name: _widest(each) for name, each in kwargs.items()}
         return tuple(map(_widest, args)), wide
 
-    return value_answer(function, widened, list(map(wider, values)), mutates=True)
+    with epsilon_of(values):
+        return value_answer(function, widened, list(map(wider, values)), mutates=True)
 
 
 def _widest(given: Any) -> Any:

@@ -28,21 +28,29 @@ TRUST = "precision.trust"
 
 #: Number of samples that are called for each op and dtype.
 _SAMPLES = 2
+#: The number of elements from which a sample is large, and the number of calls with new values of a large recorded call.
+_LARGE, _CALLS_IF_LARGE = 2**16, 2
 
 
 def check_stale_results(ctx: OpContext) -> None:
     """Call the op on up to two samples whose right result cannot be confused with zeros, an earlier result, a constant
     or an operand, and then on the first sample again. Then call the op with non-contiguous operands, with a
-    non-contiguous ``out=``, and in place."""
+    non-contiguous ``out=``, and in place. A large recorded call is made with contiguous operands only, and fewer times:
+    one takes seconds."""
     with ctx.running(TRUST):
         chosen: list[Sample] = []
-        for sample in sorted(ctx.samples, key=lambda s: (s.numel > 2**16, s.index)):
+        for sample in sorted(ctx.samples, key=lambda s: (s.numel > _LARGE, s.index)):
             if len(chosen) < _SAMPLES and not impostors(ctx.traits, ctx.tolerances, sample):
                 chosen.append(sample)
         given: dict[str, Any] = {"dtype": ctx.dtype, "tolerances": ctx.tolerances}
+        large = ctx.traits.recorded and any(each.numel > _LARGE for each in chosen)
+        if large:
+            given["calls"] = _CALLS_IF_LARGE
         for turn, sample in enumerate([*chosen, *chosen[:1]]):
             given |= {"turn": turn, "roundings": roundings(ctx.traits), "strided": ""}
             standalone_checks.run(ctx, TRUST, "", fresh_answers, sample=sample, **given)
+        if large:
+            return
         for turn, how in enumerate(("step", "transposed", "into"), len(chosen) + 1):
             takes = _takes_out if how == "into" else _takes_strided
             laid = (s for s in chosen if takes(ctx, s, how))
@@ -155,8 +163,9 @@ def fresh_answers(
     tolerances: dict[str, tuple[float, float]],
     roundings: float,
     strided: str,
+    calls: int = 10,
 ) -> Wrong | None:
-    """Call the op, copy different values into the same operands, and call the op ten more times. Every result must
+    """Call the op, copy different values into the same operands, and call the op ``calls`` more times. Every result must
     belong to the values at the time of its call, and later calls must not change the first result. Raises WrongAlready
     if a single call is wrong."""
 
@@ -212,7 +221,7 @@ def fresh_answers(
     for place, each in enumerate(more):
         if each is not values[place]:
             held[place].copy_(move(each))
-    results = [called() for _ in range(10)]
+    results = [called() for _ in range(calls)]
     for count, result in enumerate(results):
         read = replace_tensors(result, back)
         wrong = difference(read, wants[1], tolerances, roundings=roundings)
@@ -231,7 +240,7 @@ def fresh_answers(
                 wrong.kind,
                 "the result for the values at the time of the call",
                 what,
-                f"call {count + 1} of 10 on operands whose values were replaced",
+                f"call {count + 1} of {calls} on operands whose values were replaced",
                 count=wrong.count,
                 total=wrong.total,
                 first=wrong.first,
@@ -242,7 +251,7 @@ def fresh_answers(
             return Wrong(
                 "alias",
                 "the result of the first call to stay unchanged",
-                "different values after ten more calls",
+                "different values after more calls",
                 "a result that was kept during later calls",
             )
     return None
