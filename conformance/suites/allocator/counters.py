@@ -103,8 +103,8 @@ def device_arguments(context: CaseContext) -> None:
     the current index. Each of them is about that index only, in torch.accelerator and in torch.<device>.
     memory_stats_as_nested_dict has the numbers of memory_stats."""
     module, memory = context.module, torch.accelerator.memory
-    names = ("memory_allocated", "memory_reserved", "max_memory_allocated", "max_memory_reserved")
-    names += ("memory_stats",)
+    alike = ("memory_allocated", "memory_reserved", "max_memory_allocated", "max_memory_reserved")
+    names = (*alike, "memory_stats")
     blocks = [context.bytes_of(size, index) for index, size in ((0, MIB), (1, 5 * MIB))]
     context.bytes_of(9 * MIB, 1)  # so that the maxima of index 1 are above its current values
     told = [memory.memory_allocated(context.at(index)) for index in (0, 1)]
@@ -580,9 +580,11 @@ def latest_entries(context: CaseContext) -> None:
     finally:
         record(None)
     context.check(len(kept) <= 6, "the history has more than max_entries events", found=len(kept))
-    last = [(e["action"], e["addr"]) for e in kept if e["action"] in _ACTIONS][-2:]
+    last = [e for e in kept if e["action"] in _ACTIONS][-2:]
+    text = "a full history does not end with the latest events"
     wanted = [(action, places[-1]) for action in _ACTIONS[1:]]
-    context.same(last, wanted, "a full history does not end with the latest events")
+    context.same([(e["action"], e["addr"]) for e in last], wanted, text)
+    context.check(all(e["size"] >= sizes[-1] for e in last), text, found=[e["size"] for e in last])
     freed(context, KIB)
     context.same(_trace(context), [], "there are events in the history after it was stopped")
 
