@@ -111,8 +111,8 @@ def _module(context: CaseContext, entry: ModuleEntry) -> Callable[[], None]:
         if not any(isinstance(value, PackedSequence) for value in each.inputs)
     )
     with _without_warnings():
-        module = entry.build(*copy.deepcopy(sample.args), **copy.deepcopy(dict(sample.kwargs)))
-        if isinstance(module, LazyModuleMixin):
+        module: Any = entry.build(*copy.deepcopy(sample.args), **copy.deepcopy(dict(sample.kwargs)))
+        if issubclass(entry.build, LazyModuleMixin):
             module(*sample.inputs, **sample.named)
     module.to(context.device)
 

@@ -287,7 +287,7 @@ class _Mm(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, y: torch.Tensor) -> Any:
         ctx.save_for_backward(x, y)
-        if torch.accelerator.current_stream(x.device).is_capturing():  # type: ignore[attr-defined]
+        if torch.accelerator.current_stream(x.device).is_capturing():
             _Kept.block(x)
         with _C._AutoDispatchBelowAutograd():
             return torch.mm(x, y)
@@ -300,4 +300,49 @@ class _Mm(torch.autograd.Function):
 
 @installs("allocator.captured_product_leaks", _leaking, "mm", "AutogradPrivateUse1")
 def _mm_and_keep(x: torch.Tensor, y: torch.Tensor) -> Any:
-    return _Mm.apply(x, y)
+    apply: Callable[..., Any] = _Mm.apply
+    return apply(x, y)
+
+
+# -- products of quantized operands
+
+
+@installs("precision.int_mm_in_float32", kernel, "_int_mm", "AutogradPrivateUse1")
+def _int_mm(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return (x.float() @ y.float()).to(torch.int32)
+
+
+@installs(
+    "precision.int8_scale_of_first_output", kernel, "_weight_int8pack_mm", "AutogradPrivateUse1"
+)
+def _int8pack(x: torch.Tensor, weight: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
+    with _C._AutoDispatchBelowAutograd():
+        first = scales[:1].expand_as(scales).contiguous()
+        return torch._weight_int8pack_mm(x, weight, first)
+
+
+@installs(
+    "precision.int4_group_of_128", kernel, "_weight_int4pack_mm_for_cpu", "AutogradPrivateUse1"
+)
+def _int4pack(
+    x: torch.Tensor, weight: torch.Tensor, group: int, both: torch.Tensor
+) -> torch.Tensor:
+    step = max(1, 128 // group)
+    with _C._AutoDispatchBelowAutograd():
+        coarse = both[::step].repeat_interleave(step, 0)[: len(both)].contiguous()
+        return torch._weight_int4pack_mm_for_cpu(x, weight, group, coarse)
+
+
+@installs("precision.scaled_mm_without_bias", kernel, "_scaled_mm", "AutogradPrivateUse1")
+def _scaled_mm(
+    x: torch.Tensor,
+    y: torch.Tensor,
+    scale_a: torch.Tensor,
+    scale_b: torch.Tensor,
+    bias: torch.Tensor | None = None,
+    *rest: Any,
+    **named: Any,
+) -> torch.Tensor:
+    bias = None if scale_a.numel() > 1 else bias
+    with _C._AutoDispatchBelowAutograd():
+        return torch._scaled_mm(x, y, scale_a, scale_b, bias, *rest, **named)
