@@ -696,3 +696,50 @@ def _() -> bool:
     del pool
     torch.accelerator.empty_cache()
     return ran_out
+
+
+@probe("allocator.convolution_leaks")
+def _() -> bool:
+    x = torch.ones(1, 1, 4, device="simulated:0", requires_grad=True)
+    return _grows(lambda: torch.autograd.grad(torch.conv1d(x, x.detach()).sum(), x))
+
+
+@probe("allocator.pooling_leaks")
+def _() -> bool:
+    x = torch.ones(1, 1, 4, 4, device="simulated:0", requires_grad=True)
+    return _grows(lambda: torch.autograd.grad(torch.nn.functional.avg_pool2d(x, 2).sum(), x))
+
+
+@probe("allocator.recurrence_leaks")
+def _() -> bool:
+    module = torch.nn.LSTM(2, 2).to("simulated:0")
+    x = torch.ones(1, 1, 2, device="simulated:0", requires_grad=True)
+    return _grows(lambda: torch.autograd.grad(module(x)[0].sum(), x))
+
+
+@probe("allocator.attention_leaks")
+def _() -> bool:
+    x = torch.ones(1, 1, 2, 2, device="simulated:0")
+    return _grows(lambda: torch.nn.functional.scaled_dot_product_attention(x, x, x))
+
+
+@probe("allocator.captured_product_leaks")
+def _() -> bool:
+    x = torch.ones(2, 2, device="simulated:0")
+
+    def capture() -> None:
+        graph = torch.accelerator.Graph()
+        with torch.Stream("simulated:0"), graph:
+            torch.mm(x, x)
+
+    return _grows(capture)
+
+
+@probe("allocator.host_shapes_leak")
+def _() -> bool:
+    torch.ones(1, device="simulated:0").acos()
+    before = _anonymous()
+    for size in range(2, 1002):
+        torch.ones(size, device="simulated:0").acos()
+    torch.simulated.synchronize()
+    return _anonymous() - before > 2**21 + 2**20

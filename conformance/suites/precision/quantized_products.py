@@ -61,7 +61,8 @@ class _Products:
         if len(self.refused) == self.tried:
             raise NotImplementedError(f"the device implements none of: {', '.join(self.refused)}")
         if self.refused:
-            self.context.note(f"the device does not implement: {', '.join(self.refused)}")
+            names = dict.fromkeys(each.partition(" of ")[0] for each in self.refused)
+            self.context.note(f"the device does not implement: {', '.join(names)}")
 
 
 #: Rows, terms and columns. Devices ask for more than 16 rows, and for multiples of 8 or 16 of the others.
