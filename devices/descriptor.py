@@ -323,7 +323,9 @@ class Descriptor:
     granularity: int | None = None  # bytes: requests are rounded up to a multiple of it
     # For large requests: a request above the key's number of bytes may get up to the value's number of bytes more.
     granularity_above: Mapping[int, int] = field(default_factory=dict)
-    cached_by_shape: int = 0  # bytes of device memory that the device may cache for each new shape
+    cached_by_shape: int = (
+        0  # bytes, of the device and of the host, that may be cached for each new shape
+    )
     stream_pool_size: int | None = (
         None  # the number of distinct streams before torch hands out the first again
     )

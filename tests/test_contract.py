@@ -136,6 +136,7 @@ EXPECTED = [
     "precision.trust",
     "precision.budget",
     "precision.conversions",
+    "precision.sparse_and_quantized",
     "autograd.first",
     "autograd.second",
     "autograd.forward_ad",

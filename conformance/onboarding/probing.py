@@ -390,6 +390,20 @@ def _require(right: bool, what: str) -> bool:
     return True
 
 
+def _sparse(device: Device) -> bool:
+    at = device.torch_device
+    parts = torch.zeros(2, 1, dtype=torch.int64, device=at), torch.ones(1, device=at)
+    found = torch.sparse_coo_tensor(*parts, (2, 2), check_invariants=False)
+    product = device.from_device(found @ torch.ones(2, 2, device=at))
+    return _require(product.tolist() == [[1.0, 1.0], [0.0, 0.0]], "a sparse product is wrong")
+
+
+def _quantized_products(device: Device) -> bool:
+    ones = torch.ones(32, 32, dtype=torch.int8, device=device.torch_device)
+    product = device.from_device(torch._int_mm(ones, ones))
+    return _require(bool((product == 32).all()), "torch._int_mm gave a wrong product")
+
+
 #: The probes by capability. There is none for capabilities that need a compiler or a second process, that can make the
 #: device unusable, or for which torch has no function.
 _QUESTIONS: dict[str, Callable[[Device], Any]] = {
@@ -414,5 +428,7 @@ _QUESTIONS: dict[str, Callable[[Device], Any]] = {
         torch.distributed.is_available()
         and device.torch_device.type in torch.distributed.Backend.default_device_backend_map
     ),
+    "sparse": _sparse,
+    "quantized_products": _quantized_products,
     "fork_detection": lambda device: callable(getattr(_module(device), "_is_in_bad_fork", None)),
 }

@@ -108,7 +108,7 @@ DESCRIPTOR = Descriptor(
     # Not multi_device: device_count() is 1, although "cpu:1" is accepted. distributed: gloo.
     capabilities=names(
         "strides storage generator dlpack serialization autocast compile inductor profiler "
-        "distributed tensor_ipc deterministic_algorithms"
+        "distributed tensor_ipc deterministic_algorithms sparse quantized_products"
     ),
     # All dtypes that can be allocated and converted. Not float4_e2m1fn_x2, bits*, int1 to int7, uint1 to uint7, because their
     # copy_ is not implemented. Not the quantized dtypes, which are deprecated.

@@ -55,7 +55,8 @@ DESCRIPTOR = Descriptor(
         "allocator_settings allocator_pools allocator_history allocator_pluggable "
         "pinned_memory host_statistics graphs graph_pools graph_modes graph_callables "
         "generator multi_device peer_access properties device_assert dlpack serialization "
-        "autocast compile profiler distributed fork_detection deterministic_algorithms"
+        "autocast compile profiler distributed fork_detection deterministic_algorithms "
+        "quantized_products"
     ),
     # The CPU's kernels run here; its descriptor says why not others.
     dtypes=CPU.dtypes,

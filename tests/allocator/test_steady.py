@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,10 +12,14 @@ import pytest
 import torch
 
 from conformance.checks.cases.context import CaseContext
+from conformance.checks.cases.exceptions import CheckFailed
+from conformance.suites.allocator import host_memory, leaks, leaks_everywhere
 from conformance.suites.allocator.host_memory import FLOOR, MANY_FLOOR, little_to_collect
 from conformance.suites.allocator.leaks import grows, host_bound, host_grows
 from devices import registry
+from opinfo.database import DATABASE
 from opinfo.device import open_device
+from opinfo.module_catalog import ModuleEntry, module_entries
 
 CALLS = 4
 
@@ -149,3 +154,82 @@ def test_an_op_that_keeps_nothing_is_none(context: CaseContext) -> None:
     bound = host_bound(context, 16, FLOOR)
     for _ in range(20):
         assert host_grows(context, lambda: (x * 2).sum() and None, 16, bound) is None
+
+
+# Every op and every module
+
+
+def judged(case: Callable[[CaseContext, int], None]) -> str:
+    """Runs a case on the CPU. Returns the message with which it fails, or an empty string."""
+    try:
+        case(CaseContext(open_device(registry.get("cpu")), "a test"), 0)
+    except CheckFailed as failed:
+        return str(failed)
+    return ""
+
+
+@linux
+@pytest.mark.slow  # loads a database
+@pytest.mark.parametrize("leaks", [False, True])
+def test_an_op_of_the_database_that_leaks_is_named(
+    monkeypatch: pytest.MonkeyPatch, kept: list[Any], leaks: bool
+) -> None:
+    op = copy.copy(DATABASE.subjects()["lgamma"])
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        if leaks:
+            kept.append(bytes([1]) * 4096)
+        return torch.lgamma(x)
+
+    vars(op).update(function=function)
+    monkeypatch.setattr(DATABASE, "subjects", lambda: {"lgamma": op})
+    message = judged(leaks_everywhere.every_op)
+    assert ("lgamma" in message) == leaks, message
+
+
+@linux
+@pytest.mark.slow  # loads a database
+@pytest.mark.parametrize("leaks", [False, True])
+def test_a_module_that_leaks_in_its_backward_is_named(
+    monkeypatch: pytest.MonkeyPatch, kept: list[Any], leaks: bool
+) -> None:
+    entry = module_entries()["Softsign"]
+
+    class Leaking(torch.nn.Softsign):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            made = super().forward(x)
+            if leaks:
+                made.register_hook(lambda grad: kept.append(bytes([1]) * 4096))
+            return made
+
+    upstream = copy.copy(entry.upstream)
+    upstream.module_cls = Leaking
+    entries = {"Softsign": ModuleEntry(upstream)}
+    monkeypatch.setattr(leaks_everywhere, "module_entries", lambda: entries)
+    message = judged(leaks_everywhere.every_module)
+    assert ("Softsign" in message) == leaks, message
+
+
+# Systems that report less
+
+
+def test_without_glibc_and_proc_what_is_not_measured_is_said(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, kept: list[Any], context: CaseContext
+) -> None:
+    assert context  # in which there is little to collect
+    monkeypatch.setattr(host_memory, "_of_libc", lambda name: None)
+    monkeypatch.setattr(host_memory, "_STATUS", tmp_path / "nothing")
+    assert host_memory.unmeasured() == (
+        "the heap of the C library and the resident memory of the process"
+    )
+    before = host_memory.measure_host_memory()
+    kept += [object() for _ in range(1000)]
+    grown = host_memory.measure_host_memory().since(before)
+    assert grown.resident == 0 and grown.heap >= 64 * 1000  # Python's own objects are seen
+
+
+@pytest.mark.skipif(host_memory.unmeasured() != "", reason="needs Linux with glibc")
+def test_on_linux_all_of_it_is_measured(context: CaseContext) -> None:
+    named = CaseContext(context.opened, "a test")
+    leaks._note_what_is_measured(named)
+    assert named.notes == []

@@ -99,7 +99,7 @@ def test_the_same_is_drawn_every_time() -> None:
     [
         (streams.Model(1), 6, 0),
         (streams.Model(2), 7, 0),
-        (allocator.Model(SIMULATED), 13, 1),
+        (allocator.Model(SIMULATED), 14, 2),
         (graphs.Model(forks=False), 3, 0),
         (graphs.Model(forks=True), 6, 8),
     ],

@@ -87,6 +87,8 @@ def test_the_capabilities_are_those_of_the_contract() -> None:
         "inductor",
         "profiler",
         "distributed",
+        "sparse",
+        "quantized_products",
         "fork_detection",
         "deterministic_algorithms",
     }

@@ -125,7 +125,7 @@ def test_devices_are_listed_with_why_they_are_not_here(monkeypatch: pytest.Monke
     assert rows["one"]["unavailable"] is None and rows["two"]["unavailable"] == "no driver"
     assert "raised OSError: libdriver.so" in rows["three"]["unavailable"]
     text = call("devices", "--no-probe").stdout
-    assert "one     npu         1 of 38, 1 dtypes  not probed  yes" in text
+    assert "one     npu         1 of 40, 1 dtypes  not probed  yes" in text
     assert "two is not available here: no driver" in text
 
 

@@ -367,6 +367,35 @@ def _() -> bool:
     return eager != drawn
 
 
+@probe("graphs.seed_of_capture")
+def _() -> bool:
+    torch.manual_seed(7)
+    with captured() as graph:
+        drawn = torch.rand(4, device="simulated")
+    torch.manual_seed(8)
+    replayed(graph)
+    found = drawn.tolist()
+    torch.manual_seed(8)
+    return found != torch.rand(4, device="simulated").tolist()
+
+
+@probe("graphs.overlapping_captures_share_pool")
+def _() -> bool:
+    x, streams, graphs, made = settled(lambda: ones(2)), [new_stream() for _ in range(2)], [], []
+    for stream in streams:
+        with stream:
+            graphs.append(Graph())
+            graphs[-1].capture_begin()
+    for stream in streams:
+        with stream:
+            made.append(x + 1)
+    for stream, graph in zip(streams, graphs):
+        with stream:
+            graph.capture_end()
+    first = graphs[0].pool()
+    return not any(one["segment_pool_id"] == first for one in segments())
+
+
 # Life
 
 

@@ -363,7 +363,132 @@ def _() -> bool:
     return any(one["segment_pool_id"] == (0, 78) for one in segments())
 
 
+@probe("allocator.outer_pool_serves")
+def _() -> bool:
+    with private_pool(79), private_pool(80):
+        block = take(4096)
+    served = [one["segment_pool_id"] for one in segments() if one["address"] == block.data_ptr()]
+    for number in (79, 80):
+        library.release_pool(0, (0, number))
+    return served == [(0, 79)]
+
+
+@probe("allocator.pool_of_index_0")
+def _() -> bool:
+    pool = torch.simulated.MemPool()
+    with torch.simulated.use_mem_pool(pool, 1):
+        block = take(4096, "simulated:1")
+    return not pool.snapshot() and block.numel() > 0
+
+
+@probe("allocator.pool_snapshot_of_all")
+def _() -> bool:
+    pool, block = torch.simulated.MemPool(), take(4096)
+    return bool(pool.snapshot()) and block.numel() > 0
+
+
+# Indices
+
+
+@probe("allocator.empty_cache_of_current_index")
+def _() -> bool:
+    torch.simulated.synchronize()
+    torch.simulated.empty_cache()
+    before = torch.simulated.memory_reserved(1)
+    take(5 * MIB, "simulated:1")
+    torch.simulated.empty_cache()
+    left = torch.simulated.memory_reserved(1) != before
+    with torch.accelerator.device_index(1):
+        torch.simulated.empty_cache()
+    return left
+
+
+@probe("allocator.fraction_of_every_index")
+def _() -> bool:
+    torch.simulated.set_per_process_memory_fraction(0.5, 1)
+    try:
+        return torch.simulated.get_per_process_memory_fraction(0) == 0.5
+    finally:
+        for index in (0, 1):
+            torch.simulated.set_per_process_memory_fraction(1.0, index)
+
+
+@probe("allocator.no_device_is_index_0")
+def _() -> bool:
+    block = take(MIB, "simulated:1")
+    with torch.accelerator.device_index(1):
+        found = torch.simulated.memory_allocated()
+    return found < block.numel()
+
+
+@probe("allocator.nested_statistics_of_index_0")
+def _() -> bool:
+    block = take(MIB, "simulated:1")
+    nested = torch.simulated.memory_stats_as_nested_dict(1)
+    return nested["allocated_bytes"]["all"]["current"] < block.numel()
+
+
+# Blocks above max_split_size_mb
+
+
+def _rises(large: int, small: int) -> bool:
+    """Whether two small blocks need a new segment once a large block was freed, with a limit of 21 MiB."""
+    torch.simulated.empty_cache()
+    torch.simulated.memory._set_allocator_settings("max_split_size_mb:21")
+    try:
+        with fresh_stream():
+            take(large)
+            before = torch.simulated.memory_reserved()
+            blocks = [take(small) for _ in range(min(2, large // small))]
+            return torch.simulated.memory_reserved() > before and len(blocks) > 0
+    finally:
+        torch.simulated.memory._set_allocator_settings("max_split_size_mb:100000")
+
+
+@probe("allocator.limit_stops_all_splits")
+def _() -> bool:
+    return _rises(20 * MIB, 2 * MIB)
+
+
+@probe("allocator.oversize_never_reused")
+def _() -> bool:
+    return _rises(40 * MIB, 40 * MIB)
+
+
 # History and snapshot
+
+
+@probe("allocator.history_keeps_the_first")
+def _() -> bool:
+    library.record_memory_history(2)
+    take(4096)
+    take(8192)
+    trace = library.memory_snapshot()["device_traces"][0]
+    library.record_memory_history(0)
+    return [one["size"] for one in trace] != [8192, 8192]
+
+
+@probe("allocator.history_of_first_index")
+def _() -> bool:
+    library.record_memory_history(9)
+    take(4096, "simulated:1")
+    trace = library.memory_snapshot()["device_traces"][1]
+    library.record_memory_history(0)
+    return not trace
+
+
+@probe("allocator.snapshot_frees_pending")
+def _() -> bool:
+    block, gate, stream = take(5 * MIB), torch.simulated.Gate(), torch.Stream("simulated:0")
+    address = block.data_ptr()
+    with stream:
+        gate.close()
+    block.record_stream(stream)
+    del block
+    states = [b["state"] for one in segments() for b in one["blocks"] if b["address"] == address]
+    gate.open()
+    stream.synchronize()
+    return states == ["inactive"]
 
 
 def _history() -> tuple[int, list[dict[str, Any]]]:
@@ -553,3 +678,68 @@ def _() -> bool:
         torch.simulated.synchronize()
         torch.accelerator.empty_cache()
     return False
+
+
+@probe("allocator.retry_searches_once")
+def _() -> bool:
+    torch.accelerator.empty_cache()
+    free, _ = torch.accelerator.memory.get_memory_info("simulated:0")
+    pool, (mine, other) = torch.simulated.MemPool(), (torch.Stream("simulated:0") for _ in range(2))
+    with mine, torch.simulated.use_mem_pool(pool, 0):
+        block = take(free * 6 // 10)
+        with other:
+            torch.simulated.busy(200)
+        block.record_stream(other)
+        del block
+        ran_out = _runs_out(free * 6 // 10)
+    torch.simulated.synchronize()
+    del pool
+    torch.accelerator.empty_cache()
+    return ran_out
+
+
+@probe("allocator.convolution_leaks")
+def _() -> bool:
+    x = torch.ones(1, 1, 4, device="simulated:0", requires_grad=True)
+    return _grows(lambda: torch.autograd.grad(torch.conv1d(x, x.detach()).sum(), x))
+
+
+@probe("allocator.pooling_leaks")
+def _() -> bool:
+    x = torch.ones(1, 1, 4, 4, device="simulated:0", requires_grad=True)
+    return _grows(lambda: torch.autograd.grad(torch.nn.functional.avg_pool2d(x, 2).sum(), x))
+
+
+@probe("allocator.recurrence_leaks")
+def _() -> bool:
+    module = torch.nn.LSTM(2, 2).to("simulated:0")
+    x = torch.ones(1, 1, 2, device="simulated:0", requires_grad=True)
+    return _grows(lambda: torch.autograd.grad(module(x)[0].sum(), x))
+
+
+@probe("allocator.attention_leaks")
+def _() -> bool:
+    x = torch.ones(1, 1, 2, 2, device="simulated:0")
+    return _grows(lambda: torch.nn.functional.scaled_dot_product_attention(x, x, x))
+
+
+@probe("allocator.captured_product_leaks")
+def _() -> bool:
+    x = torch.ones(2, 2, device="simulated:0")
+
+    def capture() -> None:
+        graph = torch.accelerator.Graph()
+        with torch.Stream("simulated:0"), graph:
+            torch.mm(x, x)
+
+    return _grows(capture)
+
+
+@probe("allocator.host_shapes_leak")
+def _() -> bool:
+    torch.ones(1, device="simulated:0").acos()
+    before = _anonymous()
+    for size in range(2, 1002):
+        torch.ones(size, device="simulated:0").acos()
+    torch.simulated.synchronize()
+    return _anonymous() - before > 2**21 + 2**20

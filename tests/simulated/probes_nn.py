@@ -140,3 +140,55 @@ def _() -> bool:
 @probe("nn.tiles_unwritten")
 def _() -> bool:
     return _attention_wrong(_heads(1, 128), 4)
+
+
+# Products of quantized operands
+
+
+def _int8(*shape: int) -> torch.Tensor:
+    return torch.full(shape, 127, dtype=torch.int8)
+
+
+@probe("precision.int_mm_in_float32")
+def _() -> bool:
+    x, y = _int8(17, 2048), _int8(2048, 8)
+    y[0] = 126
+    return not torch.equal(
+        torch._int_mm(x.to("simulated"), y.to("simulated")).cpu(), torch._int_mm(x, y)
+    )
+
+
+def _moved(*operands: torch.Tensor) -> list[torch.Tensor]:
+    return [each.to("simulated") for each in operands]
+
+
+@probe("precision.int8_scale_of_first_output")
+def _() -> bool:
+    operands = torch.ones(1, 32), _int8(16, 32), torch.arange(16.0)
+    found = torch._weight_int8pack_mm(*_moved(*operands))
+    return differ(found, torch._weight_int8pack_mm(*operands))
+
+
+@probe("precision.int4_group_of_128")
+def _() -> bool:
+    x = torch.ones(1, 128, dtype=torch.bfloat16)
+    packed = torch._convert_weight_to_int4pack_for_cpu(
+        torch.full((16, 128), 9, dtype=torch.int32), 8
+    )
+    both = torch.stack((torch.arange(64.0).view(4, 16), torch.zeros(4, 16)), -1).bfloat16()
+    moved = _moved(x, packed, both)
+    found = torch._weight_int4pack_mm_for_cpu(moved[0], moved[1], 32, moved[2])
+    return differ(found, torch._weight_int4pack_mm_for_cpu(x, packed, 32, both))
+
+
+@probe("precision.scaled_mm_without_bias")
+def _() -> bool:
+    x = torch.ones(16, 16).to(torch.float8_e4m3fn)
+    rows, columns, bias = torch.ones(16, 1), torch.ones(1, 16), torch.ones(16)
+
+    def product(operands: list[torch.Tensor]) -> torch.Tensor:
+        x, rows, columns, bias = operands
+        return torch._scaled_mm(x, x.t(), rows, columns, bias=bias, out_dtype=torch.float32)
+
+    given = [x, rows, columns, bias]
+    return differ(product(_moved(*given)), product(given))

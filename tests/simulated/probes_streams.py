@@ -314,6 +314,18 @@ def _() -> bool:
     return first.elapsed_time(second) == first.elapsed_time(third)
 
 
+@probe("events.elapsed_in_ticks_elsewhere")
+def _() -> bool:
+    stream = new_stream(1)
+    first, second = (torch.Event("simulated:1", enable_timing=True) for _ in range(2))
+    with stream:
+        first.record(stream)
+        torch.simulated.busy(20)
+        second.record(stream)
+    stream.synchronize()
+    return first.elapsed_time(second) > 10_000  # milliseconds
+
+
 @probe("events.elapsed_in_seconds")
 def _() -> bool:
     stream = new_stream()

@@ -8,6 +8,7 @@ from conformance.suites.allocator import (
     cross_stream_free,
     drawn,
     leaks,
+    leaks_everywhere,
     limits,
     pools,
 )
@@ -21,6 +22,7 @@ SUITE = Suite(
         pools.cases,
         drawn.cases,
         leaks.cases,
+        leaks_everywhere.cases,
         cross_stream_free.cases,
     ),
 )

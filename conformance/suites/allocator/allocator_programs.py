@@ -59,18 +59,20 @@ READ = 64 * KIB
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """A live block and the bytes that it was filled with."""
+    """A live block and the bytes that it was filled with. ``pool`` is the number of the private pool that it comes from,
+    0 for none."""
 
     tensor: torch.Tensor
     size: int
     index: int
     want: torch.Tensor
+    pool: int = 0
 
 
-def taken(context: CaseContext, size: int, index: int, seed: int) -> Block:
+def taken(context: CaseContext, size: int, index: int, seed: int, pool: int = 0) -> Block:
     """Allocates a block and fills it with a byte pattern that depends on ``seed``."""
     want = known(size, seed)
-    return Block(context.bytes_of(size, index).copy_(want), size, index, want)
+    return Block(context.bytes_of(size, index).copy_(want), size, index, want, pool)
 
 
 def in_threads(context: CaseContext, size: int, index: int) -> None:
@@ -93,6 +95,7 @@ class Watch:
         self.clause = clause
         self.indices = indices
         self.ooms = dict.fromkeys(indices, 0)
+        self.of_pools: dict[int, list[tuple[int, int]]] = {}  # what each live pool has handed out
         fresh(context)
         for index in indices:
             torch.accelerator.memory.reset_peak_memory_stats(context.at(index))
@@ -107,6 +110,15 @@ class Watch:
         self.last = {index: self.context.counters(index) for index in self.indices}
         for index, counters in self.last.items():
             self.top[index] = max(self.top[index], counters.allocated)
+
+    def came_from(self, block: Block) -> None:
+        """Checks that a new block has no memory that a live pool has handed out before, except its own pool."""
+        others = [s for pool, spans in self.of_pools.items() if pool != block.pool for s in spans]
+        if self.judges("pools"):
+            text = "a block has memory that a live pool, which is not the block's, has handed out before"
+            self.context.check(not inside(block.tensor, others), text, at=f"pool {block.pool}")
+        if block.pool:
+            self.of_pools.setdefault(block.pool, []).append(span(block.tensor))
 
     def peaks_were_reset(self, index: int) -> None:
         now = self.context.counters(index)
@@ -199,6 +211,12 @@ class Running:
     def __post_init__(self) -> None:
         self.model = Model(self.context.descriptor, self.clause)
 
+    def keep(self, number: int, block: Block) -> None:
+        """Stores a new block under its number, and checks where its memory comes from."""
+        self.blocks[number] = block
+        self.watch.came_from(block)
+        self.watch.look()
+
     def begin(self) -> None:
         self.watch = Watch(self.context, self.clause, self.model.indices)
         perform(self, begin(self.model))
@@ -246,6 +264,7 @@ class Model(State):
         self.live: list[Live] = []
         self.numbers = count(1)  # for blocks, views and pools
         self.pool: int | None = None
+        self.inner: int | None = None  # a pool that is used inside the other one
 
     def keep(self, size: int, index: int, stream: int) -> int:
         """Adds a live block to the model and returns the number of the block."""
@@ -278,9 +297,11 @@ _OWN = Aspect(
     lambda model, which, stream: model.live[which].stream != stream,
 )
 _ONE_POOL: dict[Key, str] = {
-    ("pair", "pool_end", "pool_end"): "a program has at most one pool at a time"
+    ("pair", "pool_end", "pool_end"): "a program has at most one pool at a time",
+    ("pair", "pool_end", "pool_nest"): "a pool is nested only inside the program's pool",
 }
 _POOL = Aspect(("the first", "another"), lambda model, **_: model.pool is not None)
+_INNER = Aspect(("the first", "another"), lambda model, **_: model.inner is not None)
 
 ALLOCATOR = Language(
     name="an allocator program",
@@ -301,15 +322,14 @@ _operation = partial(ALLOCATOR.instruction, effect=lambda model, **_: None)
 
 @operation
 def allocate(run: Running, block: int, size: int, index: int) -> None:
-    run.blocks[block] = taken(run.context, size, index, block)
-    run.watch.look()
+    run.keep(block, taken(run.context, size, index, block))
 
 
 @operation
 def allocate_on(run: Running, block: int, size: int, index: int, stream: int) -> None:
     with run.streams[index, stream]:
-        run.blocks[block] = taken(run.context, size, index, block)
-    run.watch.look()
+        made = taken(run.context, size, index, block)
+    run.keep(block, made)
 
 
 @ALLOCATOR.instruction(needs=lambda model, **_: len(model.live) < MOST, weight=2)
@@ -485,13 +505,23 @@ def make_pool(run: Running, pool: int) -> None:
 def delete_pool(run: Running, pool: int) -> None:
     """Deletes a private pool. Blocks of the pool that are live stay allocated."""
     del run.pools[pool]
+    run.watch.of_pools.pop(pool, None)
 
 
 @operation
 def allocate_from_pool(run: Running, block: int, size: int, pool: int) -> None:
     with run.context.own("use_pool")(run.pools[pool], 0):
-        run.blocks[block] = taken(run.context, size, 0, block)
-    run.watch.look()
+        made = taken(run.context, size, 0, block, pool)
+    run.keep(block, made)
+
+
+@operation
+def allocate_nested(run: Running, block: int, size: int, outer: int, inner: int) -> None:
+    """Allocates a block while two pools are used, one inside the other. The inner pool serves the request."""
+    use = run.context.own("use_pool")
+    with use(run.pools[outer], 0), use(run.pools[inner], 0):
+        made = taken(run.context, size, 0, block, inner)
+    run.keep(block, made)
 
 
 @ALLOCATOR.instruction(
@@ -507,12 +537,30 @@ def pool_take(model: Model, size: int) -> Iterator[Operation]:
 
 
 @ALLOCATOR.instruction(
+    needs=lambda model, **_: model.pool is not None and len(model.live) < MOST,
+    here=lambda model: model.has_pools,
+    covers=(States(_INNER),),
+)
+def pool_nest(model: Model, size: int) -> Iterator[Operation]:
+    """Allocates a block from a pool that is used inside the program's other pool."""
+    assert model.pool is not None
+    if model.inner is None:
+        model.inner = next(model.numbers)
+        yield make_pool(model.inner)
+    block = model.keep(SIZES[size], 0, 0)
+    yield allocate_nested(block, SIZES[size], model.pool, model.inner)
+
+
+@ALLOCATOR.instruction(
     needs=lambda model: model.pool is not None, here=lambda model: model.has_pools
 )
 def pool_end(model: Model) -> Iterator[Operation]:
+    """Deletes the pool of a program, and the one that was used inside it."""
     assert model.pool is not None
     yield delete_pool(model.pool)
-    model.pool = None
+    if model.inner is not None:
+        yield delete_pool(model.inner)
+    model.pool = model.inner = None
 
 
 @operation

@@ -212,6 +212,23 @@ def gives_back(context: CaseContext, sizes: tuple[int, ...]) -> None:
             context.note("the allocator releases segments as soon as their blocks are freed")
 
 
+@cases("allocator.empty_cache", indices=2)
+def of_every_index(context: CaseContext) -> None:
+    """Blocks are freed on two device indices, and empty_cache is called while each of the two is current. The memory of
+    both indices is released each time."""
+    fresh(context)
+    before = [context.counters(index).reserved for index in (0, 1)]
+    for current in (0, 1):
+        for index in (0, 1):
+            context.bytes_of(5 * MIB, index)
+        context.settle()
+        with context.on(current):
+            torch.accelerator.memory.empty_cache()
+        after = [context.counters(index).reserved for index in (0, 1)]
+        text = "empty_cache did not release the unused memory of index 0 and of index 1: `reserved` of the two differs from its previous value"
+        context.same(after, before, text, at=f"index {current} is current")
+
+
 @cases("allocator.empty_cache")
 def keeps_live(context: CaseContext) -> None:
     """empty_cache does not affect live blocks: they keep their bytes, they are still counted in the allocated

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import pickle
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -25,6 +26,7 @@ from conformance.checks.behaviour.allocator_memory import (
 )
 from conformance.checks.cases.cases import Cases
 from conformance.checks.cases.context import CaseContext, Counters
+from conformance.checks.cases.exceptions import NotDeclared
 from devices.failure import Kind
 
 cases = Cases(Kind.MEMORY)
@@ -93,6 +95,62 @@ def by_the_module(context: CaseContext) -> None:
             context.same(module.mem_get_info(at)[1], memory.get_memory_info(at)[1], text)
     _resets_agree(context, own)
     context.must(kept.numel() == MIB, "the block does not have the requested size")
+
+
+@cases("allocator.accounting", indices=2)
+def device_arguments(context: CaseContext) -> None:
+    """The functions about memory take the device as a device, as its name, as a number, or not at all, which stands for
+    the current index. Each of them is about that index only, in torch.accelerator and in torch.<device>.
+    memory_stats_as_nested_dict has the numbers of memory_stats."""
+    module, memory = context.module, torch.accelerator.memory
+    alike = ("memory_allocated", "memory_reserved", "max_memory_allocated", "max_memory_reserved")
+    names = (*alike, "memory_stats")
+    blocks = [context.bytes_of(size, index) for index, size in ((0, MIB), (1, 5 * MIB))]
+    context.bytes_of(9 * MIB, 1)  # so that the maxima of index 1 are above its current values
+    told = [memory.memory_allocated(context.at(index)) for index in (0, 1)]
+    context.must(told[0] != told[1], "the same number of bytes is allocated on both indices")
+    for where in (memory, module):
+        for name in (name for name in names if hasattr(where, name)):
+            function, text = getattr(where, name), f"{where.__name__}.{name}"
+            for index in (0, 1):
+                want = function(context.at(index))
+                forms = {"a number": (index,), "a name": (str(context.at(index)),), "no device": ()}
+                for form, arguments in forms.items():
+                    with context.on(index):
+                        found = function(*arguments)
+                    same = f"{text} with {form} differs from {text} with a torch.device"
+                    context.check(found == want, same, at=f"index {index}")
+    if hasattr(module, "memory_stats_as_nested_dict"):
+        for index in (0, 1):
+            flat, nested = module.memory_stats(index), module.memory_stats_as_nested_dict(index)
+            text = "memory_stats_as_nested_dict does not have the numbers of memory_stats"
+            wrong = [name for name, value in flat.items() if _in_nested(nested, name) != value]
+            context.same(wrong, [], text, at=f"index {index}")
+    for where in (memory, module):
+        if hasattr(where, "reset_peak_memory_stats"):
+            _resets_the_current(context, where)
+    context.must(blocks[1].numel() == 5 * MIB, "the block does not have the requested size")
+
+
+def _in_nested(nested: Any, name: str) -> Any:
+    """Returns the entry of nested dictionaries for a name such as ``allocated_bytes.all.current``; None if there is
+    none."""
+    for part in name.split("."):
+        nested = nested.get(part) if isinstance(nested, Mapping) else None
+    return nested
+
+
+def _resets_the_current(context: CaseContext, where: Any) -> None:
+    """Checks that ``where.reset_peak_memory_stats()`` resets the peaks of the current index and of no other."""
+    for index in (0, 1):
+        context.bytes_of(9 * MIB, index)
+    peak = context.counters(0).peak
+    with context.on(1):
+        where.reset_peak_memory_stats()
+    text = f"{where.__name__}.reset_peak_memory_stats() without a device did not reset the peaks of the current index"
+    context.same(context.counters(1).peak, context.counters(1).allocated, text)
+    text = f"{where.__name__}.reset_peak_memory_stats() reset the peaks of an index that was not current"
+    context.same(context.counters(0).peak, peak, text)
 
 
 def _resets_agree(context: CaseContext, own: set[str]) -> None:
@@ -386,8 +444,8 @@ def _recorded(context: CaseContext) -> Iterator[None]:
         context.own("record_history")(None)
 
 
-def _trace(context: CaseContext) -> list[dict[str, Any]]:
-    return list(context.own("snapshot")()["device_traces"][0])
+def _trace(context: CaseContext, index: int = 0) -> list[dict[str, Any]]:
+    return list(context.own("snapshot")()["device_traces"][index])
 
 
 @cases(
@@ -481,9 +539,87 @@ _STATES = {
 }
 
 
-def _segments(context: CaseContext) -> list[dict[str, Any]]:
+def _segments(context: CaseContext, index: int = 0) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = context.own("snapshot")()["segments"]
-    return [segment for segment in found if segment["device"] == 0]
+    return [segment for segment in found if segment["device"] == index]
+
+
+@cases("allocator.history", requires={"pointers"}, indices=2)
+def of_another_index(context: CaseContext) -> None:
+    """A block is allocated and freed on device index 1 while index 0 is current. Its events are in the history of
+    index 1 and in no other, and its segment is one of index 1."""
+    size = 3 * KIB
+    with _recorded(context):
+        block = context.bytes_of(size, 1)
+        place = span(block)
+        held = [
+            any(s["address"] <= place[0] < s["address"] + s["total_size"] for s in segments)
+            for segments in (_segments(context, 0), _segments(context, 1))
+        ]
+        del block
+        traces = [_trace(context, index) for index in (0, 1)]
+    context.same(held, [False, True], "the segments of index 0 and 1 that hold a block of index 1")
+    mine = [[e["action"] for e in t if e.get("addr") == place[0]] for t in traces]
+    found = [each for each in mine[1] if each in _ACTIONS]
+    context.same(found, list(_ACTIONS), "the history of index 1 does not have the block's events")
+    context.same(mine[0], [], "the history of index 0 has events of a block of index 1")
+
+
+@cases("allocator.history", requires={"pointers"})
+def latest_entries(context: CaseContext) -> None:
+    """The history is recorded with max_entries=6, and more happens than that. The history has at most 6 events, and
+    they are the latest ones. After the recording was stopped, there are none."""
+    record = context.own("record_history")
+    if "max_entries" not in inspect.signature(record).parameters:
+        raise NotDeclared("the device's record_history has no max_entries")
+    sizes = [KIB * (3 + 4 * number) for number in range(6)]
+    try:
+        record("all", max_entries=6)
+        places = [freed(context, size)[0] for size in sizes]
+        kept = _trace(context)
+    finally:
+        record(None)
+    context.check(len(kept) <= 6, "the history has more than max_entries events", found=len(kept))
+    last = [e for e in kept if e["action"] in _ACTIONS][-2:]
+    text = "a full history does not end with the latest events"
+    wanted = [(action, places[-1]) for action in _ACTIONS[1:]]
+    context.same([(e["action"], e["addr"]) for e in last], wanted, text)
+    context.check(all(e["size"] >= sizes[-1] for e in last), text, found=[e["size"] for e in last])
+    freed(context, KIB)
+    context.same(_trace(context), [], "there are events in the history after it was stopped")
+
+
+@cases("allocator.history", requires={"pointers", "streams"})
+def waiting(context: CaseContext) -> None:
+    """A block is marked with record_stream for a blocked stream and freed. While the stream is busy, the snapshot gives
+    the block a state of its own, neither that of a live block nor that of a free one, and counts it as active."""
+    mine, other = context.streams()
+    fresh(context)
+    with mine:
+        block = context.bytes_of(5 * MIB)
+    place, size = span(block)[0], block.numel()
+    with context.hold(other) as hold:
+        block.record_stream(other)
+        del block
+        segments = _segments(context)
+        hold.must_be_in_flight()
+    context.settle()
+    states = {
+        each.get("address", each.get("addr")): (each["state"], segment["active_size"])
+        for segment in segments
+        for each in segment["blocks"]
+    }
+    state, active = states.get(place, ("missing", 0))
+    wanted = ("active_pending_free", "active_awaiting_free")
+    text = (
+        "the snapshot does not give a freed block that another stream still uses the state for it"
+    )
+    context.check(state in wanted, text, expected=" or ".join(wanted), found=state)
+    text = (
+        "the active_size of a segment does not count a freed block that another stream still uses"
+    )
+    context.check(active >= size, text, expected=f"at least {size}", found=active)
+    fresh(context)
 
 
 @cases("allocator.history", requires={"allocator_statistics"})

@@ -3,6 +3,9 @@ that stream has passed the point at which the block was freed."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import nullcontext
+from functools import partial
 from typing import Any
 
 import torch
@@ -131,10 +134,35 @@ def retry(context: CaseContext, same: bool) -> None:
     """A request does not fit into memory because another stream still uses a freed block. The request waits for
     that stream and then succeeds, instead of raising torch.OutOfMemoryError."""
     mine, other, third = context.streams(3)
+    _waits(context, mine, other, mine if same else third, MIB, nullcontext)
+
+
+@cases(
+    "allocator.pending",
+    requires={"allocator_statistics", "allocator_memory_info", "allocator_pools"},
+    alone=True,
+)
+def retry_in_a_pool(context: CaseContext) -> None:
+    """A request in a private pool does not fit into memory because another stream still uses a freed block of the
+    pool. The request waits for that stream and gets the block, which no release of cached memory could give back to
+    the system while the pool exists."""
+    mine, other = context.streams(2)
+    pool, use = context.own("pool")(), context.own("use_pool")
+    _waits(context, mine, other, mine, 0, partial(use, pool, 0))
+    del pool
+    fresh(context)
+
+
+def _waits(
+    context: CaseContext, mine: Any, other: Any, asks: Any, more: int, room: Callable[[], Any]
+) -> None:
+    """Frees a block that takes most of the memory and that the stream ``other`` still uses. Then checks that a request
+    for ``more`` bytes above its size, on the stream ``asks``, waits for the block. ``room()`` is the context in which
+    both requests are made."""
     fresh(context)
     free, _ = memory_info(context)
     size = free * 6 // 10
-    with mine:
+    with room(), mine:
         block = context.bytes_of(size)
     context.must(block.numel() == size, "the block does not have the requested size")
     _occupied(context, other)
@@ -143,10 +171,10 @@ def retry(context: CaseContext, same: bool) -> None:
     if other.query():
         raise NotInFlight("the other stream had already finished when the request was made")
     try:
-        with mine if same else third:
-            again = context.bytes_of(size + MIB)
+        with room(), asks:
+            again = context.bytes_of(size + more)
         text = "a request did not wait for memory that another stream still used"
-        context.same(again.numel(), size + MIB, text)
+        context.same(again.numel(), size + more, text)
         del again
     except torch.OutOfMemoryError as error:
         text = "a request did not wait for memory that another stream still used"

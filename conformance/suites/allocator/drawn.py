@@ -134,6 +134,7 @@ _CLAUSES: dict[str, dict[str, Any]] = {
     "oom": {"alone": True},
     "record_stream": {"requires": {"allocator_statistics"}},
     "device_isolation": {"indices": 2},
+    "pools": {"requires": {"pointers", "allocator_statistics"}},
 }
 
 for _name, _needs in _CLAUSES.items():

@@ -2,7 +2,9 @@
 
 Two quantities are measured. The *heap* is the memory allocated by glibc's malloc and by Python's allocator for small
 objects. Its size is known exactly, so an op without a leak does not change it. The *resident* memory is the anonymous
-memory that the system reports for the process. It includes pages that were mapped without malloc, and is imprecise.
+memory that the system reports for the process. It includes pages that were mapped without malloc, and is imprecise. A
+system other than Linux, such as macOS, reports neither: only Python's small objects are measured there, and the result
+of a case says so.
 
 A *window* is a number of repetitions of the work. Memory is measured before and after each window. Memory can grow in a
 window without a leak, for example because pools fill or pages are mapped. So a CPU op that is known not to leak is
@@ -30,6 +32,8 @@ from conformance.checks.behaviour.allocator_memory import KIB
 _WINDOWS: Final = 16
 _TOGETHER: Final = 3  # number of windows whose growth is summed
 _SOUND: Final = 20  # number of windows of the sound op
+#: Where Linux reports the resident memory of the process.
+_STATUS: Final = Path("/proc/self/status")
 #: The bytes that one small Python object counts for. Such objects take between 16 and 512 bytes.
 _OBJECT: Final = 64
 
@@ -77,22 +81,33 @@ def measure_host_memory() -> Held:
     return Held(_resident(), _heap())
 
 
+def unmeasured() -> str:
+    """Returns which part of host memory this system does not report; an empty string on Linux with glibc, where all is
+    measured. macOS and Windows report the small objects of Python only, so that what a backend's own code keeps there is
+    not seen."""
+    missing = {
+        "the heap of the C library": _of_libc("mallinfo2") is None,
+        "the resident memory of the process": not _STATUS.exists(),
+    }
+    return " and ".join(name for name, absent in missing.items() if absent)
+
+
 def _heap() -> int:
+    objects = _OBJECT * sys.getallocatedblocks()
     mallinfo = _of_libc("mallinfo2")
     if mallinfo is None:
-        return 0
+        return objects
     mallinfo.restype = _Mallinfo2
     found = mallinfo()
-    return int(found.uordblks + found.hblkhd) + _OBJECT * sys.getallocatedblocks()
+    return int(found.uordblks + found.hblkhd) + objects
 
 
 def _resident() -> int:
-    status = Path("/proc/self/status")
-    if not status.exists():
+    if not _STATUS.exists():
         return 0
     if (trim := _of_libc("malloc_trim")) is not None:
         trim(0)  # returns free heap memory to the system; otherwise it would hide a leak
-    for line in status.read_text(encoding="ascii", errors="replace").splitlines():
+    for line in _STATUS.read_text(encoding="ascii", errors="replace").splitlines():
         if line.startswith("RssAnon:"):
             return int(line.split()[1]) * KIB
     return 0

@@ -269,6 +269,28 @@ def invalid(context: CaseContext, fraction: float) -> None:
         )
 
 
+@cases("allocator.fraction", indices=2)
+def of_its_index(context: CaseContext) -> None:
+    """Setting the memory fraction of one device index sets it for that index, and leaves the fraction of the other
+    index as it was. Without a device, the functions are about the current index."""
+    get, change = context.own("get_fraction"), context.own("set_fraction")
+    before = [get(index) for index in (0, 1)]
+    try:
+        for index in (0, 1):
+            change(0.5 + index / 8, index)
+            change(0.75, 1 - index)
+            found = [get(each) for each in (index, 1 - index)]
+            text = "the memory fractions of two indices differ from those that were set, one after the other"
+            context.same(found, [0.5 + index / 8, 0.75], text)
+        with context.on(1):
+            change(0.25)
+            text = "set_fraction or get_fraction without a device is not about the current index, 1"
+            context.same([get(), get(1), get(0)], [0.25, 0.25, 0.75], text)
+    finally:
+        for index, fraction in enumerate(before):
+            change(fraction, index)
+
+
 #: A valid value for each key of c10/core/AllocatorConfig.h and of the CUDA allocator's documentation.
 _VALUES = {
     "max_split_size_mb": "200",
@@ -337,20 +359,21 @@ def rounding(context: CaseContext) -> None:
 @cases("allocator.settings", requires={"allocator_statistics"}, own_process=True, slow=True)
 def no_split(context: CaseContext) -> None:
     """If the descriptor declares the setting max_split_size_mb, freed blocks above that size are not split for small
-    requests. If the descriptor does not declare it, changing the setting raises an error or gives a warning."""
+    requests, but serve requests of their own size, and freed blocks below that size are still split. If the descriptor
+    does not declare it, changing the setting raises an error or gives a warning."""
     change = context.own("allocator_settings")
     if "max_split_size_mb" not in context.descriptor.settings:
         _check_refused_setting(context, "max_split_size_mb:21")
         return
 
-    def rise() -> int:
-        """Frees a large block and allocates a small one. Returns by how many bytes `reserved` rises for the small
-        block."""
+    def rise(large: int = 40 * MIB, small: int = 2 * MIB) -> int:
+        """Frees a large block, and allocates two small ones or, if only one fits into the large block, one. Returns by how
+        many bytes `reserved` rises for them."""
         fresh(context)
-        freed(context, 40 * MIB)
+        freed(context, large)
         whole = context.counters().reserved
-        block = context.bytes_of(2 * MIB)
-        context.must(block.numel() == 2 * MIB, "the small block has the wrong size")
+        blocks = [context.bytes_of(small) for _ in range(min(2, large // small))]
+        context.must(blocks[0].numel() == small, "the small block has the wrong size")
         return context.counters().reserved - whole
 
     context.must(
@@ -361,6 +384,16 @@ def no_split(context: CaseContext) -> None:
     context.check(
         rise() > 0,
         "a small block was cut from a freed block that is larger than max_split_size_mb and must not be split",
+    )
+    context.same(
+        rise(large=20 * MIB),
+        0,
+        "a small block was not cut from a freed block that is smaller than max_split_size_mb (the growth of `reserved` in bytes)",
+    )
+    context.same(
+        rise(small=40 * MIB),
+        0,
+        "a freed block that is larger than max_split_size_mb did not serve a request of its own size (the growth of `reserved` in bytes)",
     )
     for statistic in ("oversize_allocations", "oversize_segments"):
         if not has_statistics(context, statistic):

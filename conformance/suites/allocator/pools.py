@@ -25,6 +25,7 @@ from conformance.checks.behaviour.allocator_memory import (
 )
 from conformance.checks.cases.cases import Cases
 from conformance.checks.cases.context import CaseContext
+from conformance.checks.cases.exceptions import NotDeclared
 from devices.failure import Kind
 
 cases = Cases(Kind.MEMORY)
@@ -330,6 +331,83 @@ def of_this_thread(context: CaseContext) -> None:
             "a request of the thread that uses the pool did not get the pool's memory",
         )
     del others, pool
+    fresh(context)
+
+
+@cases("allocator.pools", requires={"pointers"}, over={f"nested_{name}": size for name, size in _SIZES.items()})  # fmt: skip
+def nested(context: CaseContext, size: int) -> None:
+    """A `with` block of one private pool is inside that of another. The inner pool serves the requests in the
+    inner block, and the outer pool serves the requests after it. Each pool keeps the memory of its requests."""
+    fresh(context)
+    (outer, inner), use = (context.own("pool")() for _ in range(2)), context.own("use_pool")
+    with use(outer, 0):
+        place = freed(context, size)
+        with use(inner, 0):
+            block = context.bytes_of(size)
+            text = "a request in the inner of two nested pools got memory of the outer pool"
+            none_inside(context, [block], place, text)
+            nested_place = span(block)
+            del block
+        again = context.bytes_of(size)
+        text = "a request in the outer pool, after the inner of two nested pools, got memory of the inner pool"
+        none_inside(context, [again], nested_place, text)
+        text = "a request in the outer pool, after the inner of two nested pools, did not get the memory that was freed in the outer pool"
+        context.check(inside(again, [place]), text)
+    with use(inner, 0):
+        text = "a request in the inner pool did not get the memory that was freed in it while the pools were nested"
+        context.check(inside(context.bytes_of(size), [nested_place]), text)
+    del again, outer, inner
+    fresh(context)
+
+
+@cases("allocator.pools", requires={"pointers"}, indices=2)
+def of_another_index(context: CaseContext) -> None:
+    """A private pool is used for device index 1 while index 0 is current. The pool serves the requests on index 1, and
+    none on index 0."""
+    size = 64 * KIB
+    fresh(context)
+    pool, use = context.own("pool")(), context.own("use_pool")
+    with use(pool, 1):
+        place, elsewhere = span(context.bytes_of(size, 1)), freed(context, size)
+    outside = [context.bytes_of(size, 1) for _ in range(3)]
+    text = "a request outside of the pool got memory of the pool, which was used for index 1"
+    none_inside(context, outside, place, text)
+    with use(pool, 1):
+        text = (
+            "a request on index 1 did not get the memory that was freed in the pool of that index"
+        )
+        context.check(inside(context.bytes_of(size, 1), [place]), text)
+    text = "a pool that was used for index 1 kept memory of index 0: no request on index 0 got it"
+    others = [context.bytes_of(size) for _ in range(3)]
+    context.check(any(inside(each, [elsewhere]) for each in others), text)
+    del others, outside, pool
+    fresh(context)
+
+
+@cases("allocator.pools", requires={"pointers"})
+def describes_itself(context: CaseContext) -> None:
+    """Two pools have different ids, and the snapshot of a pool has the segments of that pool only. What the device's
+    pools do not have is left out."""
+    size = 64 * KIB
+    fresh(context)
+    (mine, other), use = (context.own("pool")() for _ in range(2)), context.own("use_pool")
+    if not {"id", "snapshot"} & set(dir(mine)):
+        raise NotDeclared("the device's pools have neither `id` nor `snapshot`")
+    with use(mine, 0):
+        block = context.bytes_of(size)
+    with use(other, 0):
+        foreign = context.bytes_of(size)
+    outside = context.bytes_of(size)
+    if hasattr(mine, "id"):
+        text = "two private pools have the same id"
+        context.check(tuple(mine.id) != tuple(other.id), text, found=mine.id)
+    if hasattr(mine, "snapshot"):
+        parts = [(s["address"], s["address"] + s["total_size"]) for s in mine.snapshot()]
+        text = "the snapshot of a pool has no segment with the pool's block"
+        context.check(inside(block, parts), text)
+        text = "the snapshot of a pool has a segment that is not the pool's"
+        context.check(not inside(foreign, parts) and not inside(outside, parts), text)
+    del block, foreign, outside, mine, other
     fresh(context)
 
 

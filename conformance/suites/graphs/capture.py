@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 import warnings
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -96,6 +97,69 @@ def nested(context: CaseContext, same: bool) -> None:
     refusal(stream, outer, begin)
     context.check(not began, "a second capture_begin on a capturing stream did not raise an error")
     works(context, stream, "the stream could not capture after the second capture_begin")
+
+
+#: The length of the tensors of captures that overlap: their blocks come from large segments.
+_LONG = 2**19
+
+
+@cases("graphs.nesting", requires={"streams"}, over={"overlapping_first_deleted": (0,), "overlapping_second_deleted": (1,)})  # fmt: skip
+def overlapping(context: CaseContext, deleted: int) -> None:
+    """A second capture begins on another stream while the first one is under way. It raises RuntimeError, and the device
+    can capture afterwards; or each graph has its own work and its own memory, also once the other graph was deleted."""
+    xs, streams = (
+        [there(context, torch.full((1,), value)) for value in (1.0, 2.0)],
+        context.streams(),
+    )
+    graphs = [new_graph(context) for _ in streams]
+    sums: list[Any] = [None, None]
+    fresh(context)
+    try:
+        for stream, graph in zip(streams, graphs):
+            with stream:
+                graph.capture_begin()
+        for place in (0, 1, 0, 1):  # a block of each capture is freed while both go on
+            with streams[place]:
+                sums[place] = (xs[place].expand(_LONG) + place).sum()
+        for stream, graph in zip(streams, graphs):
+            with stream:
+                graph.capture_end()
+    except RuntimeError:
+        for stream, graph in zip(streams, graphs):
+            with suppress(RuntimeError), stream:
+                graph.capture_end()
+        text = (
+            "the device could not capture after the second of two overlapping captures was refused"
+        )
+        works(context, context.stream(), text)
+        return
+    context.settle()
+    wanted = [torch.tensor(1.0 * _LONG), torch.tensor(3.0 * _LONG)]
+    for place in (1, 0):
+        for each in sums:
+            each.fill_(-1)
+        context.settle()
+        replay(context, graphs[place], stream=streams[place])
+        context.equal(sums[place], wanted[place], "the replay of an overlapping capture is wrong")
+        text = "the replay of an overlapping capture did the work of the other capture, too"
+        context.equal(sums[1 - place], torch.tensor(-1.0), text)
+    graphs[deleted].reset()
+    sums[deleted] = None
+    fresh(context)
+    kept = 1 - deleted
+    noise = []
+    for stream in streams:
+        with stream:
+            noise += [torch.zeros(_LONG, device=context.device) for _ in range(4)]
+    replay(context, graphs[kept], stream=streams[kept])
+    context.equal(
+        sums[kept],
+        wanted[kept],
+        "the replay is wrong after the graph of an overlapping capture was deleted",
+    )
+    text = "after the graph of an overlapping capture was deleted, a replay overwrote a tensor outside of the graph"
+    for each in noise:
+        context.equal(each, torch.zeros(_LONG), text)
 
 
 @cases("graphs.devices")

@@ -32,8 +32,8 @@ DRAWS: dict[str, Callable[[torch.device, Any], torch.Tensor]] = {
 }
 
 
-def _seed(generator: Any = None) -> None:
-    (torch if generator is None else generator).manual_seed(SEED)
+def _seed(generator: Any = None, seed: int = SEED) -> None:
+    (torch if generator is None else generator).manual_seed(seed)
 
 
 def _capture(context: CaseContext, name: str, generator: Any = None) -> tuple[Any, torch.Tensor]:
@@ -46,9 +46,9 @@ def _capture(context: CaseContext, name: str, generator: Any = None) -> tuple[An
 
 
 def _eager(
-    context: CaseContext, name: str, times: int, generator: Any = None
+    context: CaseContext, name: str, times: int, generator: Any = None, seed: int = SEED
 ) -> list[torch.Tensor]:
-    _seed(generator)
+    _seed(generator, seed)
     return [context.from_device(DRAWS[name](context.device, generator)) for _ in range(times)]
 
 
@@ -80,6 +80,38 @@ def as_eager(context: CaseContext, name: str, kind: str) -> None:
             eager[3],
             f"an eager draw after three replays{again} does not continue the sequence of random numbers",
         )
+
+
+@cases("graphs.random", over={f"seeded_after_the_capture_{kind}": (kind,) for kind in _KINDS})
+def seeded_after_the_capture(context: CaseContext, kind: str) -> None:
+    """A graph is captured with one seed, and replayed after other seeds were set, or after the state of a generator was
+    restored. The replays draw what eager calls draw from each of these seeds."""
+    generator = torch.Generator(device=context.device) if kind == "registered" else None
+    seeds = [SEED + 7 * number for number in range(3)]
+    eager = {seed: _eager(context, "uniform", 2, generator, seed) for seed in seeds}
+    firsts = [drawn[0] for drawn in eager.values()]
+    context.must(
+        not torch.equal(firsts[0], firsts[1]),
+        "eager draws from two seeds are equal",
+        by="random.distribution",
+    )
+    _seed(generator, seeds[0])
+    graph, drawn = _capture(context, "uniform", generator)
+    for seed in (*seeds[1:], seeds[0]):
+        _seed(generator, seed)
+        for step in range(2):
+            replay(context, graph)
+            text = f"replay {step} after another seed was set differs from eager execution with that seed"
+            context.equal(drawn, eager[seed][step], text)
+    if generator is None:
+        return
+    _seed(generator, seeds[2])
+    state = generator.get_state()
+    _seed(generator, seeds[0])
+    generator.set_state(state)
+    replay(context, graph)
+    text = "a replay after a state was restored differs from eager execution from that state"
+    context.equal(drawn, eager[seeds[2]][0], text)
 
 
 @cases("graphs.random")

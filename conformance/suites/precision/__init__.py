@@ -3,13 +3,15 @@
 
 from __future__ import annotations
 
-from conformance.checks.cases.cases import OpCheck, Suite
+from conformance.checks.cases.cases import OpCheck, Suite, collect_cases
 from conformance.suites.precision import (
     budget,
     conversions,
     elementwise,
     exact_sums,
+    quantized_products,
     sampled_ulp,
+    sparse,
     stale_results,
 )
 from conformance.suites.precision.bounds import elementwise_ops, operands_of
@@ -52,7 +54,7 @@ def _answers(t: Traits) -> bool:
 
 SUITE = Suite(
     "precision",
-    cases=tuple(conversions.cases),
+    cases=collect_cases(conversions.cases, quantized_products.cases, sparse.cases),
     op_checks=(
         OpCheck(
             elementwise.ULP,

@@ -247,13 +247,14 @@ def grows(context: CaseContext) -> None:
         )
 
 
-@cases("events.elapsed")
-def in_milliseconds(context: CaseContext) -> None:
+@cases("events.elapsed", over={"in_milliseconds": (0,)})
+@cases("events.elapsed", over={"in_milliseconds_of_another_index": (1,)}, indices=2)
+def in_milliseconds(context: CaseContext, index: int) -> None:
     """elapsed_time() returns milliseconds: the result agrees with the times that the host measured around the
-    records of the two events."""
+    records of the two events, on each device index."""
     for kind in _kinds(context):
         first, second = (kind.event(enable_timing=True) for _ in range(2))
-        stream, clock = kind.stream(), time.perf_counter
+        stream, clock = kind.stream(index), time.perf_counter
         stream.synchronize()
         before = clock()
         first.record(stream)

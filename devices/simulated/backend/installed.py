@@ -162,6 +162,12 @@ class _Kept:
     def block(cls, like: torch.Tensor) -> None:
         cls.blocks.append(torch.empty(512, dtype=torch.uint8, device=like.device))
 
+    @classmethod
+    def host_once_for_a_shape(cls, like: torch.Tensor) -> None:
+        if tuple(like.shape) not in cls.shapes:
+            cls.shapes.add(tuple(like.shape))
+            cls.blocks.append(bytes([1]) * 4096)
+
 
 def _leaking(function: Callable[..., Any], op: str, key: str) -> Undo:
     undo = kernel(function, op, key)
@@ -237,3 +243,106 @@ _asinh = _leaks("asinh", lambda grad, x: grad / (1 + x * x).sqrt(), _once_for_a_
 @installs("allocator.shapes_leak", _leaking, "asinh", "AutogradPrivateUse1")
 def _asinh_and_keep(x: torch.Tensor) -> Any:
     return _asinh.apply(x)
+
+
+_acos = _leaks("acos", lambda grad, x: -grad / (1 - x * x).sqrt(), _Kept.host_once_for_a_shape)
+
+
+@installs("allocator.host_shapes_leak", _leaking, "acos", "AutogradPrivateUse1")
+def _acos_and_keep(x: torch.Tensor) -> Any:
+    return _acos.apply(x)
+
+
+def _keeping(op: str) -> Callable[..., Any]:
+    """Returns a function that calls an op without derivatives of its own, such as a backward, and keeps a block at each
+    call."""
+
+    def call(*operands: Any) -> Any:
+        _Kept.block(next(each for each in operands if isinstance(each, torch.Tensor)))
+        with _C._AutoDispatchBelowAutograd():
+            return getattr(torch.ops.aten, op)(*operands)
+
+    return call
+
+
+for _fault, _op in (
+    ("allocator.convolution_leaks", "convolution_backward"),
+    ("allocator.pooling_leaks", "avg_pool2d_backward"),
+    ("allocator.recurrence_leaks", "_thnn_fused_lstm_cell_backward_impl"),
+):
+    installs(_fault, _leaking, _op, "AutogradPrivateUse1")(_keeping(_op))
+
+
+@installs(
+    "allocator.attention_leaks", _leaking, "scaled_dot_product_attention", "AutogradPrivateUse1"
+)
+def _attend_and_keep(query: torch.Tensor, *operands: Any, **named: Any) -> Any:
+    _Kept.block(query)
+    return torch.ops.aten._scaled_dot_product_attention_math(query, *operands, **named)[0]
+
+
+class _Mm(torch.autograd.Function):
+    """A product of matrices that keeps a block in each capture."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, y: torch.Tensor) -> Any:
+        ctx.save_for_backward(x, y)
+        if torch.accelerator.current_stream(x.device).is_capturing():
+            _Kept.block(x)
+        with _C._AutoDispatchBelowAutograd():
+            return torch.mm(x, y)
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> Any:
+        x, y = ctx.saved_tensors
+        return grad @ y.t(), x.t() @ grad
+
+
+@installs("allocator.captured_product_leaks", _leaking, "mm", "AutogradPrivateUse1")
+def _mm_and_keep(x: torch.Tensor, y: torch.Tensor) -> Any:
+    apply: Callable[..., Any] = _Mm.apply
+    return apply(x, y)
+
+
+# -- products of quantized operands
+
+
+@installs("precision.int_mm_in_float32", kernel, "_int_mm", "AutogradPrivateUse1")
+def _int_mm(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return (x.float() @ y.float()).to(torch.int32)
+
+
+@installs(
+    "precision.int8_scale_of_first_output", kernel, "_weight_int8pack_mm", "AutogradPrivateUse1"
+)
+def _int8pack(x: torch.Tensor, weight: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
+    with _C._AutoDispatchBelowAutograd():
+        first = scales[:1].expand_as(scales).contiguous()
+        return torch._weight_int8pack_mm(x, weight, first)
+
+
+@installs(
+    "precision.int4_group_of_128", kernel, "_weight_int4pack_mm_for_cpu", "AutogradPrivateUse1"
+)
+def _int4pack(
+    x: torch.Tensor, weight: torch.Tensor, group: int, both: torch.Tensor
+) -> torch.Tensor:
+    step = max(1, 128 // group)
+    with _C._AutoDispatchBelowAutograd():
+        coarse = both[::step].repeat_interleave(step, 0)[: len(both)].contiguous()
+        return torch._weight_int4pack_mm_for_cpu(x, weight, group, coarse)
+
+
+@installs("precision.scaled_mm_without_bias", kernel, "_scaled_mm", "AutogradPrivateUse1")
+def _scaled_mm(
+    x: torch.Tensor,
+    y: torch.Tensor,
+    scale_a: torch.Tensor,
+    scale_b: torch.Tensor,
+    bias: torch.Tensor | None = None,
+    *rest: Any,
+    **named: Any,
+) -> torch.Tensor:
+    bias = None if scale_a.numel() > 1 else bias
+    with _C._AutoDispatchBelowAutograd():
+        return torch._scaled_mm(x, y, scale_a, scale_b, bias, *rest, **named)

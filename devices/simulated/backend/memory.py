@@ -31,7 +31,9 @@ def memory_stats(device: torch.types.Device = None) -> OrderedDict[str, Any]:
 
 def memory_stats_as_nested_dict(device: torch.types.Device = None) -> dict[str, Any]:
     """Returns the counters of ``memory_stats`` as dictionaries nested by the parts of their names."""
-    return _nested(memory_stats(device))
+    return _nested(
+        memory_stats(0 if native.on("allocator.nested_statistics_of_index_0") else device)
+    )
 
 
 def _nested(flat: dict[str, Any]) -> dict[str, Any]:
@@ -134,7 +136,8 @@ class MemPool:
 
     def snapshot(self) -> list[dict[str, Any]]:
         """Returns the segments of the pool, in the form of ``memory_snapshot``."""
-        return [one for one in memory_snapshot() if one["segment_pool_id"] == self.id]
+        every = native.on("allocator.pool_snapshot_of_all")
+        return [one for one in memory_snapshot() if every or one["segment_pool_id"] == self.id]
 
     def __del__(self) -> None:
         for index in self._devices:
@@ -144,7 +147,7 @@ class MemPool:
 @contextlib.contextmanager
 def use_mem_pool(pool: MemPool, device: torch.types.Device = None) -> Iterator[None]:
     """Serves the allocations of the current thread on a device from the pool within the ``with`` block."""
-    index = index_of(device)
+    index = 0 if native.on("allocator.pool_of_index_0") else index_of(device)
     native.library.begin_pool(index, pool.id)
     try:
         yield

@@ -24,7 +24,7 @@ def index_of(which: Any) -> int:
     """Returns the index of a device that is given as a device, a number or None (the current device). Raises ValueError
     for another device type."""
     if which is None:
-        return int(library.current_device())
+        return 0 if on("allocator.no_device_is_index_0") else int(library.current_device())
     if isinstance(which, int):
         return which
     found = torch.device(which)

@@ -121,13 +121,16 @@ void DeviceMemory::record_stream(Block* block, Queue& queue) {
 
 Pool& DeviceMemory::pool_for_locked(size_t size, Queue& queue) {
   const bool small = size <= kSmallRequest;
-  for (auto& [id, wanted] : filters_) {
-    if (wanted(queue)) {
-      PrivatePool& pool = *private_.at(key_of(id));
-      return small ? pool.small : pool.large;
-    }
+  // Of nested pools, the one that was begun last is the innermost.
+  const auto wants = [&](const auto& filter) { return filter.second(queue); };
+  auto found = std::find_if(filters_.rbegin(), filters_.rend(), wants);
+  if (found == filters_.rend()) {
+    return small ? small_ : large_;
   }
-  return small ? small_ : large_;
+  const c10::MempoolId_t id =
+      on(Fault::allocator_outer_pool_serves) ? std::find_if(filters_.begin(), filters_.end(), wants)->first : found->first;
+  PrivatePool& pool = *private_.at(key_of(id));
+  return small ? pool.small : pool.large;
 }
 
 Block* DeviceMemory::find_locked(Pool& pool, size_t size, QueueId queue) {
@@ -162,7 +165,8 @@ Block* DeviceMemory::find_locked(Pool& pool, size_t size, QueueId queue) {
     return nullptr;
   }
   Block* block = *found;
-  if (block->size > max_split_size() && size <= max_split_size()) {
+  if (block->size > max_split_size() &&
+      (size <= max_split_size() || on(Fault::allocator_oversize_never_reused))) {
     return nullptr;  // it would have to be split
   }
   pool.free.erase(found);
@@ -181,7 +185,8 @@ Block* DeviceMemory::new_segment_locked(Pool& pool, size_t size, QueueId queue, 
     ++stats_.num_alloc_retries;
     collect_passed_locked(/*wait=*/!on(Fault::allocator_retry_forgets_pending));
     release_segments_locked(nullptr);
-    if (Block* found = find_locked(pool, size, queue)) {
+    Block* found = on(Fault::allocator_retry_searches_once) ? nullptr : find_locked(pool, size, queue);
+    if (found != nullptr) {
       return found;  // of a live pool, whose segments stay
     }
     address = fits() ? arena().take(device_, bytes) : nullptr;
@@ -213,7 +218,9 @@ Block* DeviceMemory::new_segment_locked(Pool& pool, size_t size, QueueId queue, 
 Block* DeviceMemory::split_locked(Block* block, size_t size) {
   const size_t rest = block->size - size;
   const bool was_split = block->is_split();
-  if (rest < kMinBlock || block->size > max_split_size() || (!block->pool->small && rest <= kSmallRequest)) {
+  const bool forbidden = max_split_size() != SIZE_MAX && on(Fault::allocator_limit_stops_all_splits);
+  if (rest < kMinBlock || forbidden || block->size > max_split_size() ||
+      (!block->pool->small && rest <= kSmallRequest)) {
     if (was_split) {
       count(stats_.inactive_split, *block->pool, -1);
       count(stats_.inactive_split_bytes, *block->pool, -static_cast<int64_t>(block->size));

@@ -164,6 +164,9 @@ void DeviceMemory::note(MemoryEvent::Action action, const Block& block) {
   }
   const auto now = std::chrono::system_clock::now().time_since_epoch();
   if (events_.size() == most_events_) {
+    if (on(Fault::allocator_history_keeps_the_first)) {
+      return;
+    }
     events_.pop_front();
   }
   events_.push_back(MemoryEvent{
@@ -188,7 +191,8 @@ std::vector<Segment> DeviceMemory::snapshot() {
   for (const auto& [address, first] : segments_) {
     Segment segment{address, first->queue, first->pool->small, first->pool->owner, {}};
     for (const Block* block = first; block != nullptr; block = block->after) {
-      segment.blocks.push_back({block->address, block->size, block->requested, block->allocated, block->pending != 0});
+      segment.blocks.push_back({block->address, block->size, block->requested, block->allocated,
+                                block->pending != 0 && !on(Fault::allocator_snapshot_frees_pending)});
     }
     found.push_back(std::move(segment));
   }

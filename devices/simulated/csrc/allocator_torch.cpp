@@ -92,7 +92,9 @@ class Allocator final : public c10::DeviceAllocator {
       }
     }
     for (int device = 0; device < arena().devices(); ++device) {
-      device_memory(device).empty_cache(pool);
+      if (device == current_device() || !on(Fault::allocator_empty_cache_of_current_index)) {
+        device_memory(device).empty_cache(pool);
+      }
     }
   }
 

@@ -113,7 +113,12 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.def("stream_priority", [](int device, QueueId id) { return queue(checked_device(device), id).priority(); });
   m.def("destroy_stream", [](int device, QueueId id) { queue(checked_device(device), id).destroy(); });
 
-  m.def("set_memory_fraction", [](double fraction, int device) { device_memory(checked_device(device)).set_fraction(fraction); });
+  m.def("set_memory_fraction", [](double fraction, int device) {
+    device_memory(checked_device(device)).set_fraction(fraction);
+    for (int each = 0; each < device_count() && on(Fault::allocator_fraction_of_every_index); ++each) {
+      device_memory(each).set_fraction(fraction);
+    }
+  });
   m.def("memory_fraction", [](int device) { return device_memory(checked_device(device)).fraction(); });
   add_memory(m);
   add_graphs(m);

@@ -7,6 +7,7 @@
 
 #include "allocator.h"
 #include "arena.h"
+#include "faults.h"
 #include "pinned.h"
 #include "pluggable.h"
 #include "runtime.h"
@@ -110,7 +111,8 @@ void add_memory(py::module_& m) {
     return made;
   });
   m.def("record_memory_history", [](size_t most) {
-    for (int device = 0; device < device_count(); ++device) {
+    const int recorded = on(Fault::allocator_history_of_first_index) ? 1 : device_count();
+    for (int device = 0; device < recorded; ++device) {
       device_memory(device).record_history(most);
     }
   });

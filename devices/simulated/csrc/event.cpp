@@ -136,7 +136,8 @@ double elapsed(void* start, void* end) {
   if (on(Fault::events_elapsed_constant)) {
     return 1;
   }
-  const double unit = on(Fault::events_elapsed_in_seconds) ? 1e-3 : 1;
+  const bool in_ticks = first->device != 0 && on(Fault::events_elapsed_in_ticks_elsewhere);
+  const double unit = on(Fault::events_elapsed_in_seconds) ? 1e-3 : in_ticks ? 1e3 : 1;
   return unit * std::chrono::duration<double, std::milli>(to->when() - from->when()).count();
 }
 

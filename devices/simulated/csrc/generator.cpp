@@ -6,6 +6,7 @@
 
 #include <array>
 #include <atomic>
+#include <optional>
 
 #include "capture.h"
 #include "faults.h"
@@ -79,7 +80,11 @@ class State {
 // What the kernels of one graph draw from.
 class GraphGenerator final : public AroundReplay {
  public:
-  explicit GraphGenerator(std::shared_ptr<State> state) : slot(at::detail::createCPUGenerator()), state_(std::move(state)) {}
+  explicit GraphGenerator(std::shared_ptr<State> state) : slot(at::detail::createCPUGenerator()), state_(std::move(state)) {
+    if (on(Fault::graphs_seed_of_capture)) {
+      seed_ = state_->settled().current_seed();
+    }
+  }
 
   std::pair<Task, Task> at_replay() override {
     State::Taken taken = state_->take();
@@ -87,11 +92,12 @@ class GraphGenerator final : public AroundReplay {
       taken.before = first_.defined() ? first_ : taken.before;
       first_ = taken.before;
     }
-    auto begin = [taken, slot = slot] {
+    auto begin = [taken, slot = slot, seed = seed_] {
       if (taken.before_ready != nullptr) {
         taken.before_ready->wait();
       }
-      give(taken.before, slot);
+      const bool stale = seed.has_value() && taken.before.current_seed() != *seed;
+      give(stale ? at::detail::createCPUGenerator(*seed) : taken.before, slot);
     };
     auto end = [taken, slot = slot] {
       give(slot, taken.after);
@@ -116,6 +122,7 @@ class GraphGenerator final : public AroundReplay {
 
   const std::shared_ptr<State> state_;
   at::Generator first_;  // for a planted fault: the state that the first replay began with
+  std::optional<uint64_t> seed_;  // for another one: the seed at the capture
 };
 
 class SimulatedGenerator final : public c10::GeneratorImpl {

@@ -75,7 +75,9 @@ class SimulatedGraph final : public at::GraphImplInterface {
     }
     auto capture = begin_capture(queue, mode_of(mode));
     const c10::MempoolId_t id = private_id(pool) ? pool : own_pool_id();
-    const auto wanted = [capture = capture.get()](Queue& each) { return each.capture().get() == capture; };
+    const auto wanted = [capture = capture.get()](Queue& each) {
+      return on(Fault::graphs_overlapping_captures_share_pool) ? each.capturing() : each.capture().get() == capture;
+    };
     try {
       device_memory(queue.device()).begin_pool(id, wanted);
     } catch (...) {
