@@ -136,6 +136,7 @@ EXPECTED = [
     "precision.trust",
     "precision.budget",
     "precision.conversions",
+    "precision.gradients",
     "autograd.first",
     "autograd.second",
     "autograd.forward_ad",

@@ -290,3 +290,40 @@ def test_a_wrong_implementation_is_noticed(name: str, cpu: Device) -> None:
     assert outcome(cell, cpu) is Outcome.PASS
     with replaced(where, attribute, wrong, in_float32):
         assert outcome(cell, cpu) is Outcome.FAIL
+
+
+def in_16_bits(tensor: torch.Tensor) -> bool:
+    return tensor.dtype in (torch.bfloat16, torch.float16)
+
+
+def _four_per_cent(call: KernelCall) -> Any:
+    first, *rest = found if isinstance(found := call.honest(), tuple) else (found,)
+    return (first * 1.04, *rest) if rest else first * 1.04
+
+
+def _gradient_in_16_bits(call: KernelCall) -> Any:
+    """The right result; the gradient of the first operand is 4 % too large."""
+    first = call.args[0]
+    wrong = first.detach() + (first - first.detach()) * 1.04 if first.requires_grad else first
+    return call.function(wrong, *call.args[1:], **call.kwargs)
+
+
+IN_16_BITS: dict[str, tuple[Any, str, Effect, str]] = {
+    "a recurrent layer": (torch._VF, "lstm", _four_per_cent, "nn.rnn::lstm_in_bfloat16"),
+    "its gradient": (torch._VF, "gru", _gradient_in_16_bits, "nn.rnn::gru_in_float16"),
+    "attention": (
+        *(torch.nn.functional, "scaled_dot_product_attention", _four_per_cent),
+        "nn.attention::encoder_in_bfloat16",
+    ),
+    "the gradient of a norm": (
+        *(torch.nn.functional, "layer_norm", _gradient_in_16_bits), "nn.modules::LayerNorm_in_bfloat16"
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", IN_16_BITS)
+def test_what_is_wrong_in_16_bits_is_noticed(name: str, cpu: Device) -> None:
+    where, attribute, wrong, cell = IN_16_BITS[name]
+    assert outcome(cell, cpu) is Outcome.PASS
+    with replaced(where, attribute, wrong, in_16_bits):
+        assert outcome(cell, cpu) is Outcome.FAIL
