@@ -54,10 +54,9 @@ def test_a_gradient_that_is_too_large_is_noticed(op: str, dtype: str) -> None:
 
 
 def test_the_ops_of_plan_quick_have_gradients_in_16_bits() -> None:
-    for op in QUICK:
-        for dtype in DTYPES:
-            samples = draw(catalogue()[op], dtype)[:1]
-            assert applies(probe(catalogue()[op], dtype, samples, exceptions()))
+    for op, dtype in QUICK.items():
+        samples = draw(catalogue()[op], dtype)[:1]
+        assert applies(probe(catalogue()[op], dtype, samples, exceptions()))
 
 
 def reference(want: torch.Tensor, **more: Any) -> Any:

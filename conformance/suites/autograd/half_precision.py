@@ -19,21 +19,21 @@ from opinfo.samples import Traits
 GRADIENTS = "precision.gradients"
 
 DTYPES = frozenset({"bfloat16", "float16"})
-#: The ops that plan quick checks, in both dtypes.
-QUICK = (
-    "bmm",
-    "cumsum",
-    "index_select",
-    "mean",
-    "mul",
-    "nn.functional.batch_norm",
-    "nn.functional.conv2d",
-    "nn.functional.embedding",
-    "nn.functional.layer_norm",
-    "nn.functional.scaled_dot_product_attention",
-    "nn.functional.softplus",
-    "softmax",
-)
+#: The ops that plan quick checks, and the dtype; larger plans check these in it as well.
+QUICK = {
+    "bmm": "bfloat16",
+    "cumsum": "bfloat16",
+    "index_select": "float16",
+    "mean": "float16",
+    "mul": "float16",
+    "nn.functional.batch_norm": "float16",
+    "nn.functional.conv2d": "bfloat16",
+    "nn.functional.embedding": "bfloat16",
+    "nn.functional.layer_norm": "bfloat16",
+    "nn.functional.scaled_dot_product_attention": "float16",
+    "nn.functional.softplus": "bfloat16",
+    "softmax": "bfloat16",
+}
 
 #: Number of samples per op and dtype; pairs of (layout of the inputs, layout of the cotangents).
 _SAMPLES = 2

@@ -60,15 +60,24 @@ MODULES: dict[str, Module] = {
 }
 
 
-def _in_16_bits(modules: dict[str, Module]) -> dict[str, tuple[Any, ...]]:
+#: The modules that plan quick runs.
+QUICK = ("lstm", "encoder")
+
+
+def _in_16_bits(modules: dict[str, Module], *, quick: bool = False) -> dict[str, tuple[Any, ...]]:
     return {
-        f"{name}_in_{dtype}": (*about, dtype) for name, about in modules.items() for dtype in ULPS
+        f"{name}_in_{dtype}": (*about, dtype)
+        for name, about in modules.items()
+        for dtype in ULPS
+        if (name in QUICK) == quick
     }
 
 
-@cases("nn.rnn", over=_in_16_bits(RECURRENT))
-@cases("nn.attention", over=_in_16_bits(ATTENTION))
-@cases("nn.modules", over=_in_16_bits(MODULES))
+@cases("nn.rnn", over=_in_16_bits(RECURRENT, quick=True))
+@cases("nn.attention", over=_in_16_bits(ATTENTION, quick=True))
+@cases("nn.rnn", over=_in_16_bits(RECURRENT), more=True)
+@cases("nn.attention", over=_in_16_bits(ATTENTION), more=True)
+@cases("nn.modules", over=_in_16_bits(MODULES), more=True)
 def modules(
     context: CaseContext,
     name: str,
