@@ -137,6 +137,7 @@ EXPECTED = [
     "precision.budget",
     "precision.conversions",
     "precision.sparse_and_quantized",
+    "precision.gradients",
     "autograd.first",
     "autograd.second",
     "autograd.forward_ad",

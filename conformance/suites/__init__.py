@@ -41,7 +41,11 @@ suites' families. The order of the suites is the order in which a plan lists the
 SEARCHED: Final = frozenset({"layout"})
 
 #: Clauses that are not checked by the suite of their family.
-_ELSEWHERE: Final = {"layout.grad": "autograd", "layout.large": "size"}
+_ELSEWHERE: Final = {
+    "layout.grad": "autograd",
+    "layout.large": "size",
+    "precision.gradients": "autograd",
+}
 
 _SUITE_OF: Final = {family: name for name, families in FAMILIES.items() for family in families}
 

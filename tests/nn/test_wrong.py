@@ -120,15 +120,21 @@ def _dropped_share_not_divided_out(call: KernelCall) -> Any:
     return call.honest() * (1 - call.kwargs["dropout_p"]) if dropped else NOT_MET
 
 
+# _native_multi_head_attention ends with the mask, need_weights, average_attn_weights and the type of the mask
+
+
 def _first_mask_for_all_heads(call: KernelCall) -> Any:
-    """The fast path, with a mask by head (the type 2). Arguments end with mask, need_weights, average, type."""
-    args = list(call.args)
-    if args[13] != 2 or args[10] is None or args[10].dtype != torch.bool:
+    """The fast path, with a mask by head (the type 2)."""
+    *rest, mask, needed, average, kind = call.args
+    if kind != 2 or mask.dtype != torch.float32:
         return NOT_MET
-    if call.first.dtype != torch.float32:
-        return NOT_MET
-    args[10] = args[10][:, :1].expand_as(args[10]).contiguous()
-    return call.function(*args, **call.kwargs)
+    return call.function(*rest, mask[:, :1].expand_as(mask).contiguous(), needed, average, kind)
+
+
+def _padding_lost_with_weights(call: KernelCall) -> Any:
+    """The fast path, with padding alone (the type 1), where the weights are asked for."""
+    *rest, _, needed, average, kind = call.args
+    return call.function(*rest, None, needed, average, None) if kind == 1 and needed else NOT_MET
 
 
 def _wrong_past_100(call: KernelCall) -> Any:
@@ -140,6 +146,55 @@ def _wrong_past_100(call: KernelCall) -> Any:
 
 def _narrow_targets(call: KernelCall) -> Any:
     return call.honest() * 1.1 if call.args[1].dtype == torch.int32 else NOT_MET
+
+
+# lstm: input, states, weights, biases, layers, dropout, training, both directions, batch first
+
+
+def _dropout_ignored(call: KernelCall) -> Any:
+    if not isinstance(call.args[3], bool) or not call.args[5] or not call.args[6]:
+        return NOT_MET  # packed, or without dropout, or in eval
+    return call.function(*call.args[:5], 0.0, *call.args[6:])
+
+
+def _dropout_in_eval(call: KernelCall) -> Any:
+    if not isinstance(call.args[3], bool) or not call.args[5] or call.args[6]:
+        return NOT_MET  # packed, or without dropout, or in training
+    return call.function(*call.args[:6], True, *call.args[7:])
+
+
+def _padding_counted_with_last_offset(call: KernelCall) -> Any:
+    """The arguments of embedding_bag end with include_last_offset and padding_idx."""
+    *args, last, padding = call.args
+    return call.function(*args, last, None) if last and padding is not None else NOT_MET
+
+
+def _weight_of_positives_lost(call: KernelCall) -> Any:
+    # binary_cross_entropy_with_logits: scores, target, weight, pos_weight, reduction
+    weight, positives = call.kwargs.get("weight"), call.kwargs.get("pos_weight")
+    if len(call.args) > 2:
+        weight, positives = call.args[2], call.kwargs.get("pos_weight")
+    if weight is None or positives is None:
+        return NOT_MET
+    return call.function(*call.args, **{**call.kwargs, "pos_weight": None})
+
+
+def _divisor_lost_where_rounded_up(call: KernelCall) -> Any:
+    # avg_pool2d: input, kernel, stride, padding, ceil_mode, count_include_pad, divisor_override
+    *rest, ceil, include, divisor = call.args
+    return call.function(*rest, ceil, include, None) if ceil and divisor else NOT_MET
+
+
+def _scale_lost_with_grouped_queries(call: KernelCall) -> Any:
+    if not call.kwargs.get("enable_gqa") or call.kwargs.get("scale") is None:
+        return NOT_MET
+    return call.function(*call.args, **{**call.kwargs, "scale": None})
+
+
+def _groups_with_padding_by_name(call: KernelCall) -> Any:
+    # conv2d: input, weight, bias, stride, padding, dilation, groups
+    *_, padding, _, groups = call.args
+    return call.honest() * 1.01 if groups > 1 and isinstance(padding, str) else NOT_MET
 
 
 #: What is replaced, by what, and the case that must notice it.
@@ -188,6 +243,29 @@ WRONG: dict[str, tuple[Any, str, Effect, str]] = {
             "a row too many of zeros": _attention(result=_rows_to(4, 0.0)),
         }.items()
     },
+    "dropout of a recurrent layer ignored": (*(torch._VF, "lstm", _dropout_ignored), "nn.rnn::LSTM.pairs_of_options"),
+    "dropout of a recurrent layer in eval": (*(torch._VF, "gru", _dropout_in_eval), "nn.rnn::GRU.pairs_of_options"),
+    "padding counted with the last offset": (
+        *(torch, "embedding_bag", _padding_counted_with_last_offset), "nn.modules::EmbeddingBag.pairs_of_options"
+    ),
+    "weight of positives lost with a weight": (
+        *(torch.nn.functional, "binary_cross_entropy_with_logits", _weight_of_positives_lost),
+        "nn.modules::BCEWithLogitsLoss.options",
+    ),
+    "divisor of a pool lost where sizes are rounded up": (
+        *(torch.nn.functional, "avg_pool2d", _divisor_lost_where_rounded_up), "nn.modules::AvgPool2d.options"
+    ),
+    "padding lost on the fast path with weights": (
+        *(torch, "_native_multi_head_attention", _padding_lost_with_weights),
+        "nn.attention::MultiheadAttention_fast_path.pairs_of_options",
+    ),
+    "scale lost with grouped queries": (
+        *(torch.nn.functional, "scaled_dot_product_attention", _scale_lost_with_grouped_queries),
+        "nn.attention::dot_product.pairs_of_options",
+    ),
+    "groups with padding by name": (
+        *(torch.nn.functional, "conv2d", _groups_with_padding_by_name), "nn.modules::Conv2d.pairs_of_options"
+    ),
     "dropout in eval": (torch.nn.functional, "dropout", _with(2, lambda training: True), "nn.modules::Dropout"),
 }  # fmt: skip
 
@@ -206,9 +284,61 @@ def outcome(cell: str, device: Device) -> Outcome:
     return record.outcome()
 
 
-@pytest.mark.parametrize("name", WRONG)
+#: Cells with all pairs of options, which take a second.
+_SLOW = frozenset(
+    {
+        "dropout of a recurrent layer ignored",
+        "dropout of a recurrent layer in eval",
+        "scale lost with grouped queries",
+        "groups with padding by name",
+        "padding lost on the fast path with weights",
+    }
+)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=pytest.mark.slow) if name in _SLOW else name for name in WRONG],
+)
 def test_a_wrong_implementation_is_noticed(name: str, cpu: Device) -> None:
     where, attribute, wrong, cell = WRONG[name]
     assert outcome(cell, cpu) is Outcome.PASS
     with replaced(where, attribute, wrong, in_float32):
+        assert outcome(cell, cpu) is Outcome.FAIL
+
+
+def in_16_bits(tensor: torch.Tensor) -> bool:
+    return tensor.dtype in (torch.bfloat16, torch.float16)
+
+
+def _four_per_cent(call: KernelCall) -> Any:
+    first, *rest = found if isinstance(found := call.honest(), tuple) else (found,)
+    return (first * 1.04, *rest) if rest else first * 1.04
+
+
+def _gradient_in_16_bits(call: KernelCall) -> Any:
+    """The right result; the gradient of the first operand is 4 % too large."""
+    first = call.args[0]
+    wrong = first.detach() + (first - first.detach()) * 1.04 if first.requires_grad else first
+    return call.function(wrong, *call.args[1:], **call.kwargs)
+
+
+IN_16_BITS: dict[str, tuple[Any, str, Effect, str]] = {
+    "a recurrent layer": (torch._VF, "lstm", _four_per_cent, "nn.rnn::lstm_in_bfloat16"),
+    "its gradient": (torch._VF, "gru", _gradient_in_16_bits, "nn.rnn::gru_in_float16"),
+    "attention": (
+        *(torch.nn.functional, "scaled_dot_product_attention", _four_per_cent),
+        "nn.attention::encoder_in_bfloat16",
+    ),
+    "the gradient of a norm": (
+        *(torch.nn.functional, "layer_norm", _gradient_in_16_bits), "nn.modules::LayerNorm_in_bfloat16"
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", IN_16_BITS)
+def test_what_is_wrong_in_16_bits_is_noticed(name: str, cpu: Device) -> None:
+    where, attribute, wrong, cell = IN_16_BITS[name]
+    assert outcome(cell, cpu) is Outcome.PASS
+    with replaced(where, attribute, wrong, in_16_bits):
         assert outcome(cell, cpu) is Outcome.FAIL

@@ -9,11 +9,19 @@ from devices.simulated.faults import FAULTS, Fault
 from tests import trials
 from tests.dispatch.rig import anything_watched
 
-#: The faults that trip clauses of the precision suite that are checked.
+#: The op checks of the precision family; the autograd suite checks gradients.
+CHECKS = tuple(
+    check
+    for suite in ("precision", "autograd")
+    for check in suites.load(suite).op_checks
+    if check.clause.startswith("precision.")
+)
+
+#: The faults that trip clauses of the precision family that are checked for ops.
 FAULTS_OF_PRECISION: dict[str, Fault] = {
     name: fault
     for name, fault in FAULTS.items()
-    if {each.clause for each in suites.load("precision").op_checks} & set(fault.clauses)
+    if {each.clause for each in CHECKS} & set(fault.clauses)
 }
 
 _CLEAN = (("add", "float32"), ("softmax", "float32"), ("nn.functional.conv2d", "bfloat16"))
@@ -30,5 +38,5 @@ RIG = trials.Rig(
     watched=anything_watched,
     places=lambda fault: frozenset({"any"}),
     samples=6,
-    checks=suites.load("precision").op_checks,
+    checks=CHECKS,
 )

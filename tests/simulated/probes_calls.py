@@ -736,6 +736,13 @@ def _() -> bool:
     return wrong(torch.exp, torch.full((2,), 0.6875, dtype=torch.bfloat16, device=ZERO))
 
 
+@probe("precision.gradient_short")
+def _() -> bool:
+    x = torch.zeros(2, dtype=torch.bfloat16, device=ZERO, requires_grad=True)
+    torch.nn.functional.softplus(x).sum().backward()
+    return bool(x.grad is not None and x.grad.tolist() != [0.5, 0.5])
+
+
 @probe("precision.last_term_lost")
 def _() -> bool:
     return wrong(torch.bmm, *(ones(1, 2, 2).bfloat16() for _ in range(2)))

@@ -6,6 +6,7 @@ from conformance.suites.autograd import (
     checkpoints,
     first_order,
     functions,
+    half_precision,
     higher_order,
     saved_tensors,
     threads,
@@ -49,6 +50,14 @@ SUITE = Suite(
             higher_order.has_forward,
             (higher_order.forward,),
             loads=load_forward_ad,
+        ),
+        OpCheck(
+            half_precision.GRADIENTS,
+            half_precision.applies,
+            (half_precision.half_precision,),
+            grad=True,
+            always={op: frozenset({dtype}) for op, dtype in half_precision.QUICK.items()},
+            axes=False,
         ),
     ),
 )

@@ -241,6 +241,37 @@ def sensitivity(
     return largest
 
 
+def changed_by_roundings(
+    compute: Compute,
+    function: Callable[..., Any],
+    arguments: Arguments,
+    values: Values,
+    places: Sequence[int],
+    cotangents: Sent,
+    epsilon: float,
+    factor: float,
+    fixed: Collection[int] = (),
+) -> Grads:
+    """Return ``factor`` times the largest change of each element of the tensors that ``compute`` returns, when each input
+    value, each element of the cotangents and each element that is saved for backward, such as a result, is changed by one
+    rounding of relative size ``epsilon`` (at random, three times). The CPU's own errors do not count."""
+    about = (function, arguments)
+    exact = compute(*about, values, places, cotangents)
+    source = torch.Generator().manual_seed(0)
+    jolt = partial(jolted, epsilon=epsilon, source=source)
+    largest: Grads = [None if each is None else each.abs() * 0 for each in exact]
+    for _ in range(DRAWS):
+        given = [v if n in fixed else jolt(wider(v)) for n, v in enumerate(values)]
+        sent = [None if each is None else jolt(wider(_values_of(each))) for each in cotangents]
+        with torch.autograd.graph.saved_tensors_hooks(jolt, identity):
+            moved = compute(*about, given, places, sent)
+        for place, (before, after) in enumerate(zip(exact, moved)):
+            held = largest[place]
+            if before is not None and after is not None and held is not None:
+                largest[place] = torch.maximum(held, off(after, before))
+    return [None if each is None else each * factor for each in largest]
+
+
 def _errors(found: Grads, exact: Grads) -> list[float]:
     """Return the largest error of each tensor; 0 for a gradient that is None or empty."""
     pairs = zip(found, exact)

@@ -37,7 +37,7 @@ from conformance.suites.autograd.gradients import (
 from conformance.suites.autograd.samples import SUM, Known, chosen, is_long, known_of
 from opinfo.compare import SUM_ROUNDINGS, Wrong, tensor_difference
 from opinfo.reference import significant
-from opinfo.samples import Traits
+from opinfo.samples import Sample, Traits
 
 SECOND, FORWARD, GRAD = "autograd.second", "autograd.forward_ad", "layout.grad"
 
@@ -72,12 +72,17 @@ def has_forward(t: Traits) -> bool:
 
 
 def laid_out_samples(
-    ctx: OpContext, pairs: Sequence[tuple[str, str]], samples: int
+    ctx: OpContext,
+    pairs: Sequence[tuple[str, str]],
+    samples: int,
+    among: Sequence[Sample] | None = None,
 ) -> Iterator[tuple[Known, Laid, str, str]]:
     """Yield a tuple (reference gradients of a sample, inputs on the device in a layout, layout of the cotangents,
     name of the check) for each combination to check. The first sample is combined with all ``pairs`` of layouts (of
-    inputs and of cotangents), each other sample only with the first pair. ``samples`` is the number of samples."""
-    given = [each for each in chosen(ctx) if all(t.numel() for t in each.tensors)]
+    inputs and of cotangents), each other sample only with the first pair. ``samples`` is the number of samples, which are
+    taken from ``among``; None: from the samples of autograd.first."""
+    found = chosen(ctx) if among is None else among
+    given = [each for each in found if all(t.numel() for t in each.tensors)]
     given = [each for each in given if not is_long(each)][:samples]
     for number, sample in enumerate(given):
         known = known_of(ctx, sample)

@@ -20,6 +20,7 @@ from conformance.suites.autograd.cpu_gradients import (
     Compute,
     Graph,
     as_the_cpu_does,
+    changed_by_roundings,
     gradients,
     sensitivity,
 )
@@ -97,6 +98,28 @@ def chosen(ctx: OpContext) -> list[Sample]:
     fitting = ctx.subject.layouts
     ctx.kept["gradients"] = kept = [replace(each, layouts=fitting) for each in found]
     return kept
+
+
+def few_of_torch(ctx: OpContext, count: int) -> list[Sample]:
+    """Return ``count`` of torch's samples whose gradients can be checked. The first has the most inputs whose gradient is
+    not zero and, among equals, a result of several dimensions, and a tensor that can be channels_last."""
+    apart = partial(without_ties, families=ctx.traits.families, family="gradients.of_any")
+    layouts = ctx.subject.layouts  # of an op that only torch calls, those in which torch calls it
+    samples = (replace(each, call=apart(each.call), layouts=layouts) for each in ctx.samples)
+    usable = [s for s in samples if not s.axis and not s.reads_only and _usable(ctx, s)]
+    held = [each for each in usable if all(t.numel() for t in each.tensors)]
+    found = choose(held, 2 * count)
+    if not any(map(_may_be_channels_last, found)):
+        found += [*islice(filter(_may_be_channels_last, held), 1)]
+
+    def telling(sample: Sample) -> tuple[tuple[int, int], bool]:
+        return known_of(ctx, sample).shown, _may_be_channels_last(sample)
+
+    return sorted(found, key=telling, reverse=True)[:count]
+
+
+def _may_be_channels_last(sample: Sample) -> bool:
+    return any(len(t.shape) == 4 and min(t.shape[1:]) > 1 for t in sample.tensors)
 
 
 def known_of(ctx: OpContext, sample: Sample) -> Known:
@@ -392,6 +415,20 @@ class Known:
             "alike": None if self.ctx.device.fake_only else Part(alike, same, (as_the_cpu_does,)),
             "shared": self._shared(places, geometries) if compute is gradients else {},
         }
+
+    def bound(self, laid: Laid, given: tuple[Any, ...], epsilon: float, factor: float) -> Part:
+        """Return the part of the reference that says how much roundings of relative size ``epsilon`` change the gradients,
+        times ``factor``."""
+        places, cotangents = given[:2]
+        values = repeated(self.sample.tensors, laid.geometries)
+
+        def found() -> Grads:
+            about = (self.called, self.arguments, values, places, cotangents)
+            return changed_by_roundings(gradients, *about, epsilon, factor, self.fixed)
+
+        last = f", {epsilon}, {factor}, {literal(self.fixed)})"
+        code = f"changed_by_roundings(gradients, {self._source(places, cotangents)}{last}"
+        return Part(found, code, (changed_by_roundings, gradients, repeated))
 
     @property
     def _at_bounds(self) -> bool:

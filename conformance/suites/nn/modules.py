@@ -6,12 +6,13 @@ from __future__ import annotations
 import copy
 import math
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch.nn.modules.lazy import LazyModuleMixin
+from torch.nn.utils.rnn import PackedSequence
 
 from conformance.checks.behaviour.guarded_tensors import GuardedTensors
 from conformance.checks.cases.cases import Cases
@@ -251,8 +252,17 @@ def detached(value: Any) -> Any:
 
 
 def run_once(
-    context: CaseContext, build: Any, sample: ModuleSample, way: Way, training: bool, at: str
+    context: CaseContext,
+    build: Any,
+    sample: ModuleSample,
+    way: Way,
+    training: bool,
+    at: str,
+    *,
+    gradients: bool = True,
 ) -> None:
+    """Run a module once. If ``gradients`` is false, it runs without gradients on the device, where modules may take a
+    fast path; the reference does not take it."""
     generator = seeded(context, at)
     module = built(build, sample, generator).train(training)
     reference = copy.deepcopy(module).double()
@@ -266,16 +276,20 @@ def run_once(
     with warnings.catch_warnings(), seeded_globally(3):
         warnings.simplefilter("ignore")  # the CPU warns about its choice of kernels
         want = reference(*want_given[0], **want_given[1])
-        got = there(*given[0], **given[1])
+        with torch.set_grad_enabled(gradients):
+            got = there(*given[0], **given[1])
     compare(
         context,
-        list(tensors_in(got)),
-        list(tensors_in(want)),
+        list(results_in(got)),
+        list(results_in(want)),
         "an output differs from the CPU's",
         at,
     )
     state_of(context, there, reference, before, at)
 
+    if not gradients:
+        laid.check_intact(at)
+        return
     starts, want_starts = differentiable(got), differentiable(want)
     context.same(
         len(starts),
@@ -317,7 +331,7 @@ def in_channels_last(module: torch.nn.Module) -> torch.nn.Module:
 
 def arguments(laid: GuardedTensors, sample: ModuleSample, way: Way) -> tuple[Any, Any]:
     """Return the arguments of the call twice: on the device, and in float64 on the CPU. The same tensors require
-    gradients in both."""
+    gradients in both, and a tensor that is given several times stays one tensor."""
 
     def put(each: torch.Tensor) -> torch.Tensor:
         if each.is_floating_point() or each.is_complex():
@@ -330,8 +344,32 @@ def arguments(laid: GuardedTensors, sample: ModuleSample, way: Way) -> tuple[Any
         made = wide(each)
         return made.requires_grad_(each.requires_grad and way.needs != "parameters")
 
+    def once(
+        swap: Callable[[torch.Tensor], torch.Tensor],
+    ) -> Callable[[torch.Tensor], torch.Tensor]:
+        made: dict[int, torch.Tensor] = {}
+
+        def swapped(each: torch.Tensor) -> torch.Tensor:
+            if id(each) not in made:
+                made[id(each)] = swap(each)
+            return made[id(each)]
+
+        return swapped
+
     call = (sample.inputs, dict(sample.named))
-    return replaced(call, put), replaced(call, widened)
+    return replaced(call, once(put)), replaced(call, once(widened))
+
+
+def results_in(value: Any) -> Iterator[torch.Tensor]:
+    """Yield the tensors of a result, except the sizes of the batches of a packed sequence, which are on the CPU whatever
+    the device."""
+    if isinstance(value, PackedSequence):
+        yield from tensors_in((value.data, value.sorted_indices, value.unsorted_indices))
+    elif isinstance(value, (list, tuple)):
+        for each in value:
+            yield from results_in(each)
+    else:
+        yield from tensors_in(value)
 
 
 def leaves_of(module: torch.nn.Module, given: Any) -> list[torch.Tensor]:

@@ -163,6 +163,12 @@ void enlarge_bfloat16(Call& call) {
   }
 }
 
+void enlarge_gradient(Call& call) {
+  if (call.result().scalar_type() == at::kBFloat16) {
+    call.result().mul_(1.06);
+  }
+}
+
 // bmm(self, mat2)
 void lose_last_term(Call& call) {
   const at::Tensor given = call.argument(0);
@@ -219,6 +225,7 @@ std::vector<Misbehaviour> misbehaviours_of_calls() {
       {Fault::autocast_inf_not_found, {"aten::_amp_foreach_non_finite_check_and_unscale_"}, nullptr, forget_inf},
       {Fault::compile_meta_disagrees, {"aten::cumsum"}, nullptr, swap_last_strides},
       {Fault::precision_exp_short, {"aten::exp"}, nullptr, enlarge_bfloat16},
+      {Fault::precision_gradient_short, {"aten::softplus_backward"}, nullptr, enlarge_gradient},
       {Fault::precision_last_term_lost, {"aten::bmm"}, lose_last_term, nullptr},
       {Fault::precision_cached_by_address, {"aten::log2"}, nullptr, give_known_result},
       {Fault::precision_rsqrt_less_precise, {"aten::rsqrt"}, nullptr, lose_two_ulps},
