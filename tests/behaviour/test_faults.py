@@ -203,7 +203,7 @@ def repros(
     [
         ("allocator.forget_free", "allocator.accounting", 3),
         ("allocator.reset_peak_to_zero", "allocator.peaks", 4),
-        ("allocator.ignore_record_stream", "allocator.record_stream", 4),
+        ("allocator.ignore_record_stream", "allocator.record_stream", 5),
     ],
 )
 def test_drawn_programs_catch_faults_and_are_shrunk(

@@ -454,8 +454,8 @@ MUTANTS = (
     # guards and graphs
     Mutant("nothing_compiled", "add", partial(compiled_as, not_compiled)),
     Mutant("compiled_each_time", "add", partial(compiled_as, compiled_each_time)),
-    Mutant("no_guards", "add", partial(compiled_as, without_guards), variant="dynamic"),
-    Mutant("no_guards_of_shape", "sum", partial(compiled_as, without_guards), variant="dynamic"),
+    Mutant("no_guards", "mul", partial(compiled_as, without_guards), variant="dynamic"),
+    Mutant("no_guards_of_shape", "cumsum", partial(compiled_as, without_guards), variant="dynamic"),
     Mutant("sizes_of_first_call", "flatten", partial(graphs, hinted_sizes), variant="dynamic"),
 )
 

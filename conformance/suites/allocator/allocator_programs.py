@@ -211,12 +211,6 @@ class Running:
     def __post_init__(self) -> None:
         self.model = Model(self.context.descriptor, self.clause)
 
-    def keep(self, number: int, block: Block) -> None:
-        """Stores a new block under its number, and checks where its memory comes from."""
-        self.blocks[number] = block
-        self.watch.came_from(block)
-        self.watch.look()
-
     def begin(self) -> None:
         self.watch = Watch(self.context, self.clause, self.model.indices)
         perform(self, begin(self.model))
@@ -322,14 +316,17 @@ _operation = partial(ALLOCATOR.instruction, effect=lambda model, **_: None)
 
 @operation
 def allocate(run: Running, block: int, size: int, index: int) -> None:
-    run.keep(block, taken(run.context, size, index, block))
+    run.blocks[block] = taken(run.context, size, index, block)
+    run.watch.came_from(run.blocks[block])
+    run.watch.look()
 
 
 @operation
 def allocate_on(run: Running, block: int, size: int, index: int, stream: int) -> None:
     with run.streams[index, stream]:
-        made = taken(run.context, size, index, block)
-    run.keep(block, made)
+        run.blocks[block] = taken(run.context, size, index, block)
+    run.watch.came_from(run.blocks[block])
+    run.watch.look()
 
 
 @ALLOCATOR.instruction(needs=lambda model, **_: len(model.live) < MOST, weight=2)
@@ -511,8 +508,9 @@ def delete_pool(run: Running, pool: int) -> None:
 @operation
 def allocate_from_pool(run: Running, block: int, size: int, pool: int) -> None:
     with run.context.own("use_pool")(run.pools[pool], 0):
-        made = taken(run.context, size, 0, block, pool)
-    run.keep(block, made)
+        run.blocks[block] = taken(run.context, size, 0, block, pool)
+    run.watch.came_from(run.blocks[block])
+    run.watch.look()
 
 
 @operation
@@ -520,8 +518,9 @@ def allocate_nested(run: Running, block: int, size: int, outer: int, inner: int)
     """Allocates a block while two pools are used, one inside the other. The inner pool serves the request."""
     use = run.context.own("use_pool")
     with use(run.pools[outer], 0), use(run.pools[inner], 0):
-        made = taken(run.context, size, 0, block, inner)
-    run.keep(block, made)
+        run.blocks[block] = taken(run.context, size, 0, block, inner)
+    run.watch.came_from(run.blocks[block])
+    run.watch.look()
 
 
 @ALLOCATOR.instruction(

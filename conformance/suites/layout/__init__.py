@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from conformance.checks.cases.cases import OpCheck, Suite, one_op_in
+from conformance.checks.cases.cases import OpCheck, Suite
 from conformance.checks.cells import VARIANTS
 from conformance.suites.layout import (
     as_strided,
@@ -117,7 +117,6 @@ SUITE = Suite(
             determinism.DETERMINISM,
             _repeats,
             (determinism.determinism, deterministic_gradients.deterministic_gradients),
-            quick=one_op_in(2),
         ),
     ),
 )

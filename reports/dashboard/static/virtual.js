@@ -90,7 +90,8 @@ conform.virtual = function (settings) {
         context.globalAlpha = 1;
       }
       const icon = Math.min(14, ROW - 3, model.width - 6);
-      context.translate((model.width - icon) / 2, (ROW - icon) / 2);
+      // Whole pixels: a mark between two pixels is blurred.
+      context.translate(Math.round((model.width - icon) / 2), Math.round((ROW - icon) / 2));
       context.scale(icon / 16, icon / 16);
       context.fill(new Path2D(kind.path), "evenodd");
       return picture;
