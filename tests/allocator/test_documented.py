@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from conformance.suites.allocator.counters import documented
+from conformance.suites.allocator.history import documented
 
 _SIZES = (1000, 90_000, 3 * 2**20)
 

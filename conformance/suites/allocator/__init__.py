@@ -7,6 +7,7 @@ from conformance.suites.allocator import (
     counters,
     cross_stream_free,
     drawn,
+    history,
     leaks,
     leaks_everywhere,
     limits,
@@ -17,6 +18,7 @@ SUITE = Suite(
     "allocator",
     cases=collect_cases(
         counters.cases,
+        history.cases,
         blocks.cases,
         limits.cases,
         pools.cases,
