@@ -11,8 +11,10 @@ import torch
 from conformance.suites.nn.covering import Combination, covering_array
 from conformance.suites.nn.forward_backward import WAYS
 from conformance.suites.nn.modules import built
-from conformance.suites.nn.option_tables import ATTENTION, MODULES, RECURRENT, OptionTable
+from conformance.suites.nn.option_table import OptionTable
+from conformance.suites.nn.option_tables import MODULES
 from conformance.suites.nn.options import PRODUCTS, QUICK, combined
+from conformance.suites.nn.sequence_option_tables import ATTENTION, RECURRENT
 
 LEVELS: dict[str, tuple[Any, ...]] = {
     "size": (1, 2, 3),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -197,39 +197,91 @@ def _groups_with_padding_by_name(call: KernelCall) -> Any:
     return call.honest() * 1.01 if groups > 1 and isinstance(padding, str) else NOT_MET
 
 
-#: What is replaced, by what, and the case that must notice it.
-WRONG: dict[str, tuple[Any, str, Effect, str]] = {
-    "momentum turned around": (torch, "batch_norm", _with(6, lambda m: 1 - m), "nn.modules::BatchNorm2d.momentum"),
-    "eps left out": (*(torch, "batch_norm", _with(7, lambda e: 0.0)), "nn.modules::BatchNorm2d.momentum"),
-    "weight ignored": (torch, "batch_norm", _with(1, lambda w: None), "nn.modules::BatchNorm1d"),
-    "bias ignored": (torch, "batch_norm", _with(2, lambda b: None), "nn.modules::BatchNorm3d"),
-    "statistics of the batch in eval": (torch, "batch_norm", _with(5, lambda t: True), "nn.modules::BatchNorm2d"),
-    "mean moves in eval": (torch, "batch_norm", _moved_in_eval, "nn.modules::BatchNorm2d"),
-    "only channels_last": (torch, "batch_norm", _only_channels_last, "nn.modules::BatchNorm2d"),
-    "bias of a convolution lost": (torch.nn.functional, "conv2d", _with(2, lambda b: None), "nn.modules::Conv2d"),
-    "weight of a convolution has no gradient": (torch.nn.functional, "conv2d", _detached(1), "nn.modules::Conv2d"),
-    "groups of layer norm": (torch, "group_norm", _with(1, lambda groups: 1), "nn.modules::GroupNorm"),
-    "first state for all layers": (torch._VF, "lstm", _first_state_twice, "nn.rnn::lstm.two_layers.sequences"),
-    "input overwritten": (torch.nn.functional, "gelu", _overwrites, "nn.modules::GELU"),
-    "gelu by tanh": (torch.nn.functional, "gelu", _gelu_by_tanh, "nn.modules::GELU"),
-    "mask lost with dropout": (
-        *(torch.nn.functional, "scaled_dot_product_attention", _mask_lost_with_dropout),
-        "nn.attention::dropout_boolean_mask",
+class Planted(NamedTuple):
+    """The function ``name`` of ``home``, what replaces it, and the case that must notice this."""
+
+    home: Any
+    name: str
+    wrong: Effect
+    noticed_by: str
+
+
+WRONG: dict[str, Planted] = {
+    "momentum turned around": Planted(
+        torch,
+        "batch_norm",
+        _with(6, lambda m: 1 - m),
+        noticed_by="nn.modules::BatchNorm2d.momentum",
     ),
-    "dropped share not divided out": (
-        *(torch.nn.functional, "scaled_dot_product_attention", _dropped_share_not_divided_out),
-        "nn.attention::dropout_causal",
+    "eps left out": Planted(
+        torch, "batch_norm", _with(7, lambda e: 0.0), noticed_by="nn.modules::BatchNorm2d.momentum"
     ),
-    "first mask for all heads": (
-        *(torch, "_native_multi_head_attention", _first_mask_for_all_heads),
-        "nn.attention::self_attention",
+    "weight ignored": Planted(
+        torch, "batch_norm", _with(1, lambda w: None), noticed_by="nn.modules::BatchNorm1d"
     ),
-    "large batches": (torch._VF, "lstm", _wrong_past_100, "nn.rnn::lstm_batch_of_131"),
-    "targets of int32": (torch, "ctc_loss", _narrow_targets, "nn.modules::CTCLoss.int32"),
-    "padding index ignored": (torch, "embedding", _with(2, lambda p: -1), "nn.modules::Embedding.indices"),
+    "bias ignored": Planted(
+        torch, "batch_norm", _with(2, lambda b: None), noticed_by="nn.modules::BatchNorm3d"
+    ),
+    "statistics of the batch in eval": Planted(
+        torch, "batch_norm", _with(5, lambda t: True), noticed_by="nn.modules::BatchNorm2d"
+    ),
+    "mean moves in eval": Planted(
+        torch, "batch_norm", _moved_in_eval, noticed_by="nn.modules::BatchNorm2d"
+    ),
+    "only channels_last": Planted(
+        torch, "batch_norm", _only_channels_last, noticed_by="nn.modules::BatchNorm2d"
+    ),
+    "bias of a convolution lost": Planted(
+        torch.nn.functional, "conv2d", _with(2, lambda b: None), noticed_by="nn.modules::Conv2d"
+    ),
+    "weight of a convolution has no gradient": Planted(
+        torch.nn.functional, "conv2d", _detached(1), noticed_by="nn.modules::Conv2d"
+    ),
+    "groups of layer norm": Planted(
+        torch, "group_norm", _with(1, lambda groups: 1), noticed_by="nn.modules::GroupNorm"
+    ),
+    "first state for all layers": Planted(
+        torch._VF, "lstm", _first_state_twice, noticed_by="nn.rnn::lstm.two_layers.sequences"
+    ),
+    "input overwritten": Planted(
+        torch.nn.functional, "gelu", _overwrites, noticed_by="nn.modules::GELU"
+    ),
+    "gelu by tanh": Planted(
+        torch.nn.functional, "gelu", _gelu_by_tanh, noticed_by="nn.modules::GELU"
+    ),
+    "mask lost with dropout": Planted(
+        torch.nn.functional,
+        "scaled_dot_product_attention",
+        _mask_lost_with_dropout,
+        noticed_by="nn.attention::dropout_boolean_mask",
+    ),
+    "dropped share not divided out": Planted(
+        torch.nn.functional,
+        "scaled_dot_product_attention",
+        _dropped_share_not_divided_out,
+        noticed_by="nn.attention::dropout_causal",
+    ),
+    "first mask for all heads": Planted(
+        torch,
+        "_native_multi_head_attention",
+        _first_mask_for_all_heads,
+        noticed_by="nn.attention::self_attention",
+    ),
+    "large batches": Planted(
+        torch._VF, "lstm", _wrong_past_100, noticed_by="nn.rnn::lstm_batch_of_131"
+    ),
+    "targets of int32": Planted(
+        torch, "ctc_loss", _narrow_targets, noticed_by="nn.modules::CTCLoss.int32"
+    ),
+    "padding index ignored": Planted(
+        torch, "embedding", _with(2, lambda p: -1), noticed_by="nn.modules::Embedding.indices"
+    ),
     **{
-        f"attention to the left of padding: {name}": (
-            torch.nn.functional, "scaled_dot_product_attention", wrong, "nn.attention::left_padding",
+        f"attention to the left of padding: {name}": Planted(
+            torch.nn.functional,
+            "scaled_dot_product_attention",
+            wrong,
+            noticed_by="nn.attention::left_padding",
         )
         for name, wrong in {
             "no number in a row that sees nothing": _attention(result=_blind_rows(torch.nan)),
@@ -243,31 +295,55 @@ WRONG: dict[str, tuple[Any, str, Effect, str]] = {
             "a row too many of zeros": _attention(result=_rows_to(4, 0.0)),
         }.items()
     },
-    "dropout of a recurrent layer ignored": (*(torch._VF, "lstm", _dropout_ignored), "nn.rnn::LSTM.pairs_of_options"),
-    "dropout of a recurrent layer in eval": (*(torch._VF, "gru", _dropout_in_eval), "nn.rnn::GRU.pairs_of_options"),
-    "padding counted with the last offset": (
-        *(torch, "embedding_bag", _padding_counted_with_last_offset), "nn.modules::EmbeddingBag.pairs_of_options"
+    "dropout of a recurrent layer ignored": Planted(
+        torch._VF, "lstm", _dropout_ignored, noticed_by="nn.rnn::LSTM.pairs_of_options"
     ),
-    "weight of positives lost with a weight": (
-        *(torch.nn.functional, "binary_cross_entropy_with_logits", _weight_of_positives_lost),
-        "nn.modules::BCEWithLogitsLoss.options",
+    "dropout of a recurrent layer in eval": Planted(
+        torch._VF, "gru", _dropout_in_eval, noticed_by="nn.rnn::GRU.pairs_of_options"
     ),
-    "divisor of a pool lost where sizes are rounded up": (
-        *(torch.nn.functional, "avg_pool2d", _divisor_lost_where_rounded_up), "nn.modules::AvgPool2d.options"
+    "padding counted with the last offset": Planted(
+        torch,
+        "embedding_bag",
+        _padding_counted_with_last_offset,
+        noticed_by="nn.modules::EmbeddingBag.pairs_of_options",
     ),
-    "padding lost on the fast path with weights": (
-        *(torch, "_native_multi_head_attention", _padding_lost_with_weights),
-        "nn.attention::MultiheadAttention_fast_path.pairs_of_options",
+    "weight of positives lost with a weight": Planted(
+        torch.nn.functional,
+        "binary_cross_entropy_with_logits",
+        _weight_of_positives_lost,
+        noticed_by="nn.modules::BCEWithLogitsLoss.options",
     ),
-    "scale lost with grouped queries": (
-        *(torch.nn.functional, "scaled_dot_product_attention", _scale_lost_with_grouped_queries),
-        "nn.attention::dot_product.pairs_of_options",
+    "divisor of a pool lost where sizes are rounded up": Planted(
+        torch.nn.functional,
+        "avg_pool2d",
+        _divisor_lost_where_rounded_up,
+        noticed_by="nn.modules::AvgPool2d.options",
     ),
-    "groups with padding by name": (
-        *(torch.nn.functional, "conv2d", _groups_with_padding_by_name), "nn.modules::Conv2d.pairs_of_options"
+    "padding lost on the fast path with weights": Planted(
+        torch,
+        "_native_multi_head_attention",
+        _padding_lost_with_weights,
+        noticed_by="nn.attention::MultiheadAttention_fast_path.pairs_of_options",
     ),
-    "dropout in eval": (torch.nn.functional, "dropout", _with(2, lambda training: True), "nn.modules::Dropout"),
-}  # fmt: skip
+    "scale lost with grouped queries": Planted(
+        torch.nn.functional,
+        "scaled_dot_product_attention",
+        _scale_lost_with_grouped_queries,
+        noticed_by="nn.attention::dot_product.pairs_of_options",
+    ),
+    "groups with padding by name": Planted(
+        torch.nn.functional,
+        "conv2d",
+        _groups_with_padding_by_name,
+        noticed_by="nn.modules::Conv2d.pairs_of_options",
+    ),
+    "dropout in eval": Planted(
+        torch.nn.functional,
+        "dropout",
+        _with(2, lambda training: True),
+        noticed_by="nn.modules::Dropout",
+    ),
+}
 
 
 @pytest.fixture(scope="module")
@@ -301,10 +377,10 @@ _SLOW = frozenset(
     [pytest.param(name, marks=pytest.mark.slow) if name in _SLOW else name for name in WRONG],
 )
 def test_a_wrong_implementation_is_noticed(name: str, cpu: Device) -> None:
-    where, attribute, wrong, cell = WRONG[name]
-    assert outcome(cell, cpu) is Outcome.PASS
-    with replaced(where, attribute, wrong, in_float32):
-        assert outcome(cell, cpu) is Outcome.FAIL
+    planted = WRONG[name]
+    assert outcome(planted.noticed_by, cpu) is Outcome.PASS
+    with replaced(planted.home, planted.name, planted.wrong, in_float32):
+        assert outcome(planted.noticed_by, cpu) is Outcome.FAIL
 
 
 def in_16_bits(tensor: torch.Tensor) -> bool:
@@ -323,22 +399,31 @@ def _gradient_in_16_bits(call: KernelCall) -> Any:
     return call.function(wrong, *call.args[1:], **call.kwargs)
 
 
-IN_16_BITS: dict[str, tuple[Any, str, Effect, str]] = {
-    "a recurrent layer": (torch._VF, "lstm", _four_per_cent, "nn.rnn::lstm_in_bfloat16"),
-    "its gradient": (torch._VF, "gru", _gradient_in_16_bits, "nn.rnn::gru_in_float16"),
-    "attention": (
-        *(torch.nn.functional, "scaled_dot_product_attention", _four_per_cent),
-        "nn.attention::encoder_in_bfloat16",
+IN_16_BITS: dict[str, Planted] = {
+    "a recurrent layer": Planted(
+        torch._VF, "lstm", _four_per_cent, noticed_by="nn.rnn::lstm_in_bfloat16"
     ),
-    "the gradient of a norm": (
-        *(torch.nn.functional, "layer_norm", _gradient_in_16_bits), "nn.modules::LayerNorm_in_bfloat16"
+    "its gradient": Planted(
+        torch._VF, "gru", _gradient_in_16_bits, noticed_by="nn.rnn::gru_in_float16"
     ),
-}  # fmt: skip
+    "attention": Planted(
+        torch.nn.functional,
+        "scaled_dot_product_attention",
+        _four_per_cent,
+        noticed_by="nn.attention::encoder_in_bfloat16",
+    ),
+    "the gradient of a norm": Planted(
+        torch.nn.functional,
+        "layer_norm",
+        _gradient_in_16_bits,
+        noticed_by="nn.modules::LayerNorm_in_bfloat16",
+    ),
+}
 
 
 @pytest.mark.parametrize("name", IN_16_BITS)
 def test_what_is_wrong_in_16_bits_is_noticed(name: str, cpu: Device) -> None:
-    where, attribute, wrong, cell = IN_16_BITS[name]
-    assert outcome(cell, cpu) is Outcome.PASS
-    with replaced(where, attribute, wrong, in_16_bits):
-        assert outcome(cell, cpu) is Outcome.FAIL
+    planted = IN_16_BITS[name]
+    assert outcome(planted.noticed_by, cpu) is Outcome.PASS
+    with replaced(planted.home, planted.name, planted.wrong, in_16_bits):
+        assert outcome(planted.noticed_by, cpu) is Outcome.FAIL

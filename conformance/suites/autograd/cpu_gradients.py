@@ -222,11 +222,7 @@ def sensitivity(
     for _ in range(draws):
         given = [v if n in fixed else jolt(wider(v)) for n, v in enumerate(values)]
         sent_to = [None if each is None else jolt(wider(_values_of(each))) for each in cotangents]
-        moved = compute(*about, given, places, sent_to)
-        for place, (before, after) in enumerate(zip(exact, moved)):
-            held = largest[place]
-            if before is not None and after is not None and held is not None:
-                largest[place] = torch.maximum(held, off(after, before))
+        _raise_to_change(largest, exact, compute(*about, given, places, sent_to))
         near = [v if n in fixed else g.to(v.dtype) for n, (g, v) in enumerate(zip(given, values))]
         rounded = [None if each is None else each.to(_narrow(each)) for each in sent_to]
         narrow = compute(*about, near, places, rounded, False)
@@ -239,6 +235,14 @@ def sensitivity(
             added = min(epsilon, _ACCUMULATED) * sent / want.numel()
             largest[place] = held * FACTOR + min(FACTOR * error, ROUNDING * scale) + added
     return largest
+
+
+def _raise_to_change(largest: Grads, exact: Grads, moved: Grads) -> None:
+    """Raises each element of ``largest`` to the difference between ``exact`` and ``moved``, if that is larger."""
+    for place, (before, after) in enumerate(zip(exact, moved)):
+        held = largest[place]
+        if before is not None and after is not None and held is not None:
+            largest[place] = torch.maximum(held, off(after, before))
 
 
 def changed_by_roundings(
@@ -265,10 +269,7 @@ def changed_by_roundings(
         sent = [None if each is None else jolt(wider(_values_of(each))) for each in cotangents]
         with torch.autograd.graph.saved_tensors_hooks(jolt, identity):
             moved = compute(*about, given, places, sent)
-        for place, (before, after) in enumerate(zip(exact, moved)):
-            held = largest[place]
-            if before is not None and after is not None and held is not None:
-                largest[place] = torch.maximum(held, off(after, before))
+        _raise_to_change(largest, exact, moved)
     return [None if each is None else each * factor for each in largest]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import torch
 
+from conformance.checks.half_precision import FACTOR, ROUNDINGS, ULPS
 from conformance.checks.ops.call_reference import Reference
 from conformance.checks.ops.calls import Found, Judge, ReferenceParts
 from conformance.checks.ops.context import OpContext
@@ -43,15 +44,6 @@ _PAIRS = (
     ("channels_last", "channels_last"),
     (PLAIN, SUM),
 )
-
-#: Largest accepted error in units in the last place of the largest element, as for results on samples (bounds.toml of the
-#: suite precision).
-ULPS = {"bfloat16": 2.0, "float16": 4.0}
-#: Relative size of one rounding.
-ROUNDINGS = {"bfloat16": 2.0**-8, "float16": 2.0**-11}
-#: How many times the change of a gradient by one rounding of each input and cotangent is accepted in addition: for the
-#: roundings of the result, which backward may read, and of the steps of backward.
-FACTOR = 4.0
 
 
 def applies(t: Traits) -> bool:

@@ -18,19 +18,14 @@ import torch
 from conformance.checks.cases.cases import Cases
 from conformance.checks.cases.context import CaseContext
 from conformance.checks.cases.exceptions import NotDeclared
+from conformance.checks.half_precision import FACTOR, ROUNDINGS, ULPS
+from conformance.checks.ops.roundings import DRAWS
 from conformance.suites.nn.forward_backward import differentiable
 from conformance.suites.nn.modules import seeded_globally
 from devices.failure import Kind
 
 cases = Cases(Kind.VALUES)
 
-#: Largest accepted error in units in the last place of the largest element, by dtype.
-ULPS = {"bfloat16": 2.0, "float16": 4.0}
-#: How many times the change by roundings is accepted in addition, and how often values are changed at random.
-FACTOR, DRAWS = 4.0, 3
-
-#: Relative size of one rounding, by dtype.
-ROUNDINGS = {"bfloat16": 2.0**-8, "float16": 2.0**-11}
 
 #: A module: its class, the positional arguments of the constructor, keyword arguments, and the shape of the input.
 Module = tuple[str, tuple[Any, ...], tuple[tuple[str, Any], ...], tuple[int, ...]]

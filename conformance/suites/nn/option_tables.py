@@ -5,45 +5,23 @@ Repro scripts contain a copy of this module.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence
 
 from conformance.suites.nn.covering import Combination
+from conformance.suites.nn.option_table import (
+    BATCH,
+    NO_YES,
+    Levels,
+    OptionTable,
+    accepts_all,
+    floats,
+    without,
+)
 from opinfo.module_catalog import ModuleSample
 
-#: The values of an option, and the values of all options of a module by name.
-Levels = Mapping[str, tuple[Any, ...]]
-
-NO_YES = (False, True)
 REDUCTIONS = ("mean", "sum", "none")
-
-
-@dataclass(frozen=True, slots=True)
-class OptionTable:
-    """The options of a module. ``sample`` makes the arguments of the constructor and of the call from a combination of
-    options, and draws numbers from the generator. ``refused`` returns True for combinations that the module does not
-    accept, or whose result is not determined."""
-
-    module: str
-    levels: Levels
-    sample: Callable[[Combination, torch.Generator], ModuleSample]
-    refused: Callable[[Combination], bool]
-
-
-def _floats(draw: torch.Generator, *shape: int) -> torch.Tensor:
-    return torch.randn(shape, generator=draw).requires_grad_()
-
-
-def _accepts_all(options: Combination) -> bool:
-    return False
-
-
-def _without(options: Combination, *names: str) -> dict[str, Any]:
-    return {name: value for name, value in options.items() if name not in names}
 
 
 # -- convolutions and pools
@@ -52,11 +30,11 @@ def _without(options: Combination, *names: str) -> dict[str, Any]:
 def _image(options: Combination, draw: torch.Generator, channels: int, size: int) -> torch.Tensor:
     """Returns an input with sides of ``size``, one less, and so on; in a batch of 2 if the options ask for a batch."""
     sides = [size - n for n in range(options["rank"])]
-    return _floats(draw, *[2][: options["batch"]], channels, *sides)
+    return floats(draw, *[2][: options["batch"]], channels, *sides)
 
 
 def _convolution(options: Combination, draw: torch.Generator) -> ModuleSample:
-    more = _without(options, "rank", "batch", "kernel")
+    more = without(options, "rank", "batch", "kernel")
     kernel = _sides(options, options["kernel"])
     return ModuleSample((4, 8, kernel), more, (_image(options, draw, 4, 8),), {})
 
@@ -71,7 +49,7 @@ def _no_convolution(options: Combination) -> bool:
 
 
 def _transposed(options: Combination, draw: torch.Generator) -> ModuleSample:
-    more = _without(options, "rank", "batch", "kernel")
+    more = without(options, "rank", "batch", "kernel")
     kernel = _sides(options, options["kernel"])
     return ModuleSample((4, 8, kernel), more, (_image(options, draw, 4, 5),), {})
 
@@ -83,7 +61,7 @@ def _not_transposed(options: Combination) -> bool:
 
 def _pool(options: Combination, draw: torch.Generator) -> ModuleSample:
     kernel = _sides(options, options["kernel"])
-    more = _without(options, "rank", "batch", "kernel")
+    more = without(options, "rank", "batch", "kernel")
     # Distinct elements, far from each other: rounding does not decide which one is the largest.
     image = _image(options, draw, 3, 8).detach()
     ordered = torch.randperm(image.numel(), generator=draw).view(image.shape) / 16
@@ -104,7 +82,7 @@ def _upsample(options: Combination, draw: torch.Generator) -> ModuleSample:
     else:
         more |= {"size": options["to"]}
     shape = [2, 3, 5, 4, 6][: 2 + rank]
-    return ModuleSample((), more, (_floats(draw, *shape),), {})
+    return ModuleSample((), more, (floats(draw, *shape),), {})
 
 
 RANK_OF_MODE = {"linear": 1, "bilinear": 2, "bicubic": 2, "trilinear": 3, "nearest": 2}
@@ -117,30 +95,30 @@ def _no_upsample(options: Combination) -> bool:
 
 
 def _unfold(options: Combination, draw: torch.Generator) -> ModuleSample:
-    return ModuleSample((), dict(options), (_floats(draw, 2, 3, 8, 7),), {})
+    return ModuleSample((), dict(options), (floats(draw, 2, 3, 8, 7),), {})
 
 
 # -- norms
 
 
 def _norm(options: Combination, draw: torch.Generator) -> ModuleSample:
-    more = _without(options, "rank", "width")
+    more = without(options, "rank", "width")
     shape = [3, 4, 5, 6, 2][: options["rank"] + 2]
-    x = _floats(draw, *shape)
+    x = floats(draw, *shape)
     if options.get("width") == "one row":  # a single row, of several elements for each channel
-        x = _floats(draw, 1, *shape[1:])
+        x = floats(draw, 1, *shape[1:])
     return ModuleSample((4,), more, (x,), {})
 
 
 def _layer_norm(options: Combination, draw: torch.Generator) -> ModuleSample:
-    more = _without(options, "shape", "batch")
+    more = without(options, "shape", "batch")
     shape = options["shape"]
-    return ModuleSample((shape,), more, (_floats(draw, *options["batch"], *shape),), {})
+    return ModuleSample((shape,), more, (floats(draw, *options["batch"], *shape),), {})
 
 
 def _group_norm(options: Combination, draw: torch.Generator) -> ModuleSample:
-    more = _without(options, "groups", "shape")
-    return ModuleSample((options["groups"], 12), more, (_floats(draw, *options["shape"]),), {})
+    more = without(options, "groups", "shape")
+    return ModuleSample((options["groups"], 12), more, (floats(draw, *options["shape"]),), {})
 
 
 # -- losses
@@ -152,7 +130,7 @@ def _classes(
     """Returns scores for five classes, the classes, of which some are ignored if the options name a class to ignore, and
     weights of the classes."""
     shape = {"one": (), "rows": (9,), "images": (3, 4, 2)}[options["shape"]]
-    scores = _floats(draw, *shape[:1], 5, *shape[1:])
+    scores = floats(draw, *shape[:1], 5, *shape[1:])
     classes = torch.randint(0, 5, shape, generator=draw)
     ignored = options["ignore_index"]
     if shape and ignored < 0:
@@ -168,7 +146,7 @@ def _classes(
 
 def _cross_entropy(options: Combination, draw: torch.Generator) -> ModuleSample:
     scores, classes, weight = _classes(options, draw)
-    more = _without(options, "shape", "target") | {"weight": weight}
+    more = without(options, "shape", "target") | {"weight": weight}
     if options["target"] == "probabilities":
         dim = 1 if scores.dim() > 1 else 0
         classes = torch.randn(scores.shape, generator=draw).softmax(dim)
@@ -182,7 +160,7 @@ def _no_cross_entropy(options: Combination) -> bool:
 
 def _nll(options: Combination, draw: torch.Generator) -> ModuleSample:
     scores, classes, weight = _classes(options, draw)
-    more = _without(options, "shape") | {"weight": weight}
+    more = without(options, "shape") | {"weight": weight}
     dim = 1 if scores.dim() > 1 else 0
     logs = scores.detach().log_softmax(dim).requires_grad_()
     return ModuleSample((), more, (logs, classes), {})
@@ -196,7 +174,7 @@ def _binary(options: Combination, draw: torch.Generator) -> ModuleSample:
         given["of the last dimension"] = torch.rand(shape[-1:], generator=draw) + 0.5
         more[name] = given[options[name]]
     target = torch.rand(shape, generator=draw)
-    return ModuleSample((), more, (_floats(draw, *shape), target), {})
+    return ModuleSample((), more, (floats(draw, *shape), target), {})
 
 
 def _ctc(options: Combination, draw: torch.Generator) -> ModuleSample:
@@ -216,9 +194,9 @@ def _ctc(options: Combination, draw: torch.Generator) -> ModuleSample:
 
 def _pairs(options: Combination, draw: torch.Generator) -> ModuleSample:
     """Arguments of a loss that compares two tensors of the same shape."""
-    more = _without(options, "shape")
+    more = without(options, "shape")
     shape = options["shape"]
-    return ModuleSample((), more, (_floats(draw, *shape), torch.randn(shape, generator=draw)), {})
+    return ModuleSample((), more, (floats(draw, *shape), torch.randn(shape, generator=draw)), {})
 
 
 def _kl(options: Combination, draw: torch.Generator) -> ModuleSample:
@@ -226,7 +204,7 @@ def _kl(options: Combination, draw: torch.Generator) -> ModuleSample:
     target = torch.randn(shape, generator=draw).log_softmax(-1)
     target = target if options["log_target"] else target.exp()
     scores = torch.randn(shape, generator=draw).log_softmax(-1).requires_grad_()
-    return ModuleSample((), _without(options, "shape"), (scores, target), {})
+    return ModuleSample((), without(options, "shape"), (scores, target), {})
 
 
 def _no_kl(options: Combination) -> bool:
@@ -236,16 +214,16 @@ def _no_kl(options: Combination) -> bool:
 def _poisson(options: Combination, draw: torch.Generator) -> ModuleSample:
     x = torch.rand(options["shape"], generator=draw) + 0.5
     target = torch.randint(0, 5, options["shape"], generator=draw).float()
-    return ModuleSample((), _without(options, "shape"), (x.requires_grad_(), target), {})
+    return ModuleSample((), without(options, "shape"), (x.requires_grad_(), target), {})
 
 
 def _gaussian(options: Combination, draw: torch.Generator) -> ModuleSample:
-    more = _without(options, "variance")
+    more = without(options, "variance")
     variance = torch.rand(
         {"each": (4, 6), "row": (4,), "one": (4, 1)}[options["variance"]], generator=draw
     )
     given = (
-        _floats(draw, 4, 6),
+        floats(draw, 4, 6),
         torch.randn(4, 6, generator=draw),
         (variance + 0.3).requires_grad_(),
     )
@@ -253,176 +231,14 @@ def _gaussian(options: Combination, draw: torch.Generator) -> ModuleSample:
 
 
 def _triplet(options: Combination, draw: torch.Generator) -> ModuleSample:
-    given = tuple(_floats(draw, 5, 6) for _ in range(3))
+    given = tuple(floats(draw, 5, 6) for _ in range(3))
     return ModuleSample((), dict(options), given, {})
 
 
 def _multi_margin(options: Combination, draw: torch.Generator) -> ModuleSample:
     weight = torch.rand(5, generator=draw) + 0.5 if options["weight"] else None
     classes = torch.randint(0, 5, (7,), generator=draw)
-    return ModuleSample((), dict(options) | {"weight": weight}, (_floats(draw, 7, 5), classes), {})
-
-
-# -- recurrent layers
-
-
-def _recurrent(options: Combination, draw: torch.Generator) -> ModuleSample:
-    more = _without(options, "form", "states")
-    form, first = options["form"], options["batch_first"]
-    x = torch.randn(6, 3, 5, generator=draw)
-    x = x.transpose(0, 1).contiguous() if first else x
-    given: Any = x.requires_grad_()
-    if form == "one sequence":
-        given = x.detach().select(0 if first else 1, 0).contiguous().requires_grad_()
-    lengths = {"sorted": [6, 4, 1], "unsorted": [2, 6, 3]}.get(form)
-    if lengths is not None:
-        packed = pack_padded_sequence(
-            x.detach(), torch.tensor(lengths), first, enforce_sorted=form == "sorted"
-        )
-        given = PackedSequence(packed.data.requires_grad_(), *packed[1:])
-    if not options["states"]:
-        return ModuleSample((5, 7), more, (given,), {})
-    layers = options["num_layers"] * (2 if options["bidirectional"] else 1)
-    batch = () if form == "one sequence" else (3,)
-    widths = [options["proj_size"] or 7, 7] if "proj_size" in options else [7]
-    states = tuple(_floats(draw, layers, *batch, width) for width in widths)
-    return ModuleSample((5, 7), more, (given, states if len(states) > 1 else states[0]), {})
-
-
-def _not_recurrent(options: Combination) -> bool:
-    share = options.get("dropout", 0.0)
-    if share and options.get("num_layers", 2) == 1:
-        return True  # torch warns that this dropout does nothing
-    # A share of 1 drops everything, and is determined; another one is determined where it must be ignored.
-    return bool(0 < share < 1) and options.get("run", "eval") == "training"
-
-
-_RECURRENT: Levels = {
-    "num_layers": (1, 2, 3),
-    "bidirectional": NO_YES,
-    "batch_first": NO_YES,
-    "bias": (True, False),
-    "dropout": (0.0, 1.0, 0.5),
-    "form": ("padded", "unsorted", "sorted", "one sequence"),
-    "states": NO_YES,
-}
-
-
-# -- attention
-
-
-def _masks(
-    options: Combination,
-    draw: torch.Generator,
-    batch: tuple[int, ...],
-    heads: int,
-    rows: int,
-    keys: int,
-) -> dict[str, Any]:
-    """Returns the masks of a call of MultiheadAttention. Each row has a key that it may attend to."""
-    hidden = torch.rand(*batch, heads, rows, keys, generator=draw) > 0.6
-    hidden[..., 0] = False
-    kind, padding = options["mask"], options["padding"]
-    found: dict[str, Any] = {}
-    if kind == "causal":
-        found = {"attn_mask": torch.ones(rows, keys, dtype=torch.bool).triu(1), "is_causal": True}
-    elif kind != "none":
-        mask = hidden.flatten(0, -3) if "by head" in kind else hidden.flatten(0, -3)[0]
-        found = {"attn_mask": _as_numbers(mask, draw) if "float" in kind else mask}
-    if padding != "none":
-        padded = torch.zeros(*batch, keys, dtype=torch.bool)
-        padded[..., -2:] = torch.rand(*batch, 2, generator=draw) > 0.3
-        padded.view(-1)[-1] = True
-        found["key_padding_mask"] = _as_numbers(padded, draw) if padding == "float" else padded
-    return found
-
-
-def _as_numbers(hidden: torch.Tensor, draw: torch.Generator) -> torch.Tensor:
-    return torch.randn(hidden.shape, generator=draw).masked_fill(hidden, -torch.inf)
-
-
-#: The number of heads, and the width of the queries.
-_WIDTHS = {1: 5, 2: 8, 3: 9, 4: 128}
-
-
-def _multihead(options: Combination, draw: torch.Generator) -> ModuleSample:
-    heads, operands = options["heads"], options["operands"]
-    width, first = _WIDTHS[heads], options["batch_first"]
-    names = ("bias", "add_bias_kv", "add_zero_attn", "batch_first", "dropout")
-    more = {name: options[name] for name in names}
-    others = {"kdim": 6, "vdim": 10} if operands == "other widths" else {}
-    batch = (3,) if options["batch"] else ()
-    rows, keys = (6, 6) if operands == "one tensor" else (5, 7)
-
-    def given(times: int, wide: int) -> torch.Tensor:
-        shape = (*batch, times, wide) if first or not batch else (times, *batch, wide)
-        return _floats(draw, *shape)
-
-    query = given(rows, width)
-    key = query if operands == "one tensor" else given(keys, others.get("kdim", width))
-    value = query if operands == "one tensor" else given(keys, others.get("vdim", width))
-    masks = _masks(options, draw, batch, heads, rows, keys)
-    weights = {"none": (False, True), "averaged": (True, True), "by head": (True, False)}
-    needed, average = weights[options["weights"]]
-    named = {**masks, "need_weights": needed, "average_attn_weights": average}
-    return ModuleSample((width, heads), {**more, **others}, (query, key, value), named)
-
-
-def _refused_masks(options: Combination) -> bool:
-    """Masks of two kinds together are deprecated, and where a call has is_causal=True and more keys than the mask, torch
-    may use either."""
-    mask, padding = options.get("mask", ""), options.get("padding", "none")
-    if (padding == "float" and mask.startswith("bool")) or (padding == "bool" and "float" in mask):
-        return True
-    causal = mask == "causal"
-    more = options.get("add_bias_kv") or options.get("add_zero_attn") or padding == "float"
-    return bool(causal and more)
-
-
-def _not_multihead(options: Combination) -> bool:
-    dropped = options.get("dropout", 0.0) > 0 and options.get("run", "eval") == "training"
-    return dropped or _refused_masks(options)
-
-
-_MASKS = ("none", "bool", "float", "bool by head", "float by head", "causal")
-_PADDINGS = ("none", "bool", "float")
-
-
-def _encoder(options: Combination, draw: torch.Generator) -> ModuleSample:
-    heads = options["heads"]
-    width = _WIDTHS[heads]
-    more = _without(options, "heads", "mask", "padding", "batch")
-    batch = (3,) if options["batch"] else ()
-    shape = (*batch, 6, width) if options["batch_first"] else (6, *batch, width)
-    masks = _masks(options, draw, batch, heads, 6, 6)
-    names = {"attn_mask": "src_mask", "key_padding_mask": "src_key_padding_mask"}
-    named = {names.get(name, name): value for name, value in masks.items()}
-    return ModuleSample((width, heads, 12), more, (_floats(draw, *shape),), named)
-
-
-def _decoder(options: Combination, draw: torch.Generator) -> ModuleSample:
-    heads = options["heads"]
-    width = _WIDTHS[heads]
-    more = _without(options, "heads", "mask", "padding", "memory_mask", "memory_padding", "batch")
-    batch = (3,) if options["batch"] else ()
-
-    def given(times: int) -> torch.Tensor:
-        return _floats(
-            draw, *((*batch, times, width) if options["batch_first"] else (times, *batch, width))
-        )
-
-    named: dict[str, Any] = {}
-    for of, kind, keys in (("tgt", "", 5), ("memory", "memory_", 7)):
-        about = {"mask": options[f"{kind}mask"], "padding": options[f"{kind}padding"]}
-        masks = _masks(about, draw, batch, heads, 5, keys)
-        names = {"attn_mask": f"{of}_mask", "key_padding_mask": f"{of}_key_padding_mask"}
-        named |= {names.get(name, f"{of}_{name}"): value for name, value in masks.items()}
-    return ModuleSample((width, heads, 12), more, (given(5), given(7)), named)
-
-
-def _not_decoder(options: Combination) -> bool:
-    memory = {name[7:]: value for name, value in options.items() if name.startswith("memory_")}
-    return _not_multihead(options) or _refused_masks(memory)
+    return ModuleSample((), dict(options) | {"weight": weight}, (floats(draw, 7, 5), classes), {})
 
 
 # -- embeddings and others
@@ -435,12 +251,12 @@ def _indices(options: Combination, draw: torch.Generator) -> torch.Tensor:
 
 
 def _embedding(options: Combination, draw: torch.Generator) -> ModuleSample:
-    more = _without(options, "dtype", "shape")
+    more = without(options, "dtype", "shape")
     return ModuleSample((10, 5), more, (_indices(options, draw).view(options["shape"]),), {})
 
 
 def _bag(options: Combination, draw: torch.Generator) -> ModuleSample:
-    more = _without(options, "dtype", "bags", "weights")
+    more = without(options, "dtype", "bags", "weights")
     last = options["include_last_offset"]
     ends = [0, 3, 3, 14] if last else [0, 3, 3, 9]  # one bag is empty
     indices = _indices(options, draw)
@@ -468,12 +284,11 @@ def _linear(options: Combination, draw: torch.Generator) -> ModuleSample:
     return ModuleSample(
         (options["width"], options["columns"]),
         {"bias": options["bias"]},
-        (_floats(draw, *shape),),
+        (floats(draw, *shape),),
         {},
     )
 
 
-_BATCH: Levels = {"batch": (True, False)}
 _KERNELS = ((3, 2, 1), 1, 3)
 
 
@@ -487,7 +302,7 @@ def _convolutions(rank: int) -> Levels:
         "bias": (True, False),
         "padding_mode": ("zeros", "reflect", "replicate", "circular"),
     }
-    return {"rank": (rank,), **levels, **_BATCH}
+    return {"rank": (rank,), **levels, **BATCH}
 
 
 def _transposed_convolutions(rank: int) -> Levels:
@@ -500,7 +315,7 @@ def _transposed_convolutions(rank: int) -> Levels:
         "groups": (1, 2, 4),
         "bias": (True, False),
     }
-    return {"rank": (rank,), **levels, **_BATCH}
+    return {"rank": (rank,), **levels, **BATCH}
 
 
 def _norms(rank: int, **more: tuple[Any, ...]) -> Levels:
@@ -522,7 +337,7 @@ def _max_pools(rank: int) -> Levels:
         "ceil_mode": NO_YES,
         "return_indices": NO_YES,
     }
-    return {"rank": (rank,), **levels, **_BATCH}
+    return {"rank": (rank,), **levels, **BATCH}
 
 
 def _average_pools(rank: int) -> Levels:
@@ -533,7 +348,7 @@ def _average_pools(rank: int) -> Levels:
         "ceil_mode": NO_YES,
         "count_include_pad": (True, False),
     }
-    return {"rank": (rank,), **levels, **_BATCH} | (
+    return {"rank": (rank,), **levels, **BATCH} | (
         {"divisor_override": (None, 2, 7)} if rank > 1 else {}
     )
 
@@ -571,7 +386,7 @@ MODULES: dict[str, OptionTable] = {
         for rank in (1, 2, 3)
     },
     **{
-        f"{kind}{rank}d": OptionTable(f"{kind}{rank}d", _norms(rank, **more), _norm, _accepts_all)
+        f"{kind}{rank}d": OptionTable(f"{kind}{rank}d", _norms(rank, **more), _norm, accepts_all)
         for kind, more in (("BatchNorm", {"width": ("rows", "one row")}), ("InstanceNorm", {}))
         for rank in (1, 2, 3)
     },
@@ -584,7 +399,7 @@ MODULES: dict[str, OptionTable] = {
             "shape": ((2, 12, 5), (2, 12, 4, 3), (1, 12, 2, 3, 2)),
         },
         _group_norm,
-        _accepts_all,
+        accepts_all,
     ),
     "LayerNorm": OptionTable(
         "LayerNorm",
@@ -596,7 +411,7 @@ MODULES: dict[str, OptionTable] = {
             "batch": ((4,), (2, 3), ()),
         },
         _layer_norm,
-        _accepts_all,
+        accepts_all,
     ),
     "RMSNorm": OptionTable(
         "RMSNorm",
@@ -607,7 +422,7 @@ MODULES: dict[str, OptionTable] = {
             "batch": ((4,), (2, 3), ()),
         },
         _layer_norm,
-        _accepts_all,
+        accepts_all,
     ),
     "Upsample": OptionTable(
         "Upsample",
@@ -624,7 +439,7 @@ MODULES: dict[str, OptionTable] = {
         "Unfold",
         {"kernel_size": (3, (2, 3)), "dilation": (1, 2), "padding": (0, 1), "stride": (1, 2)},
         _unfold,
-        _accepts_all,
+        accepts_all,
     ),
     "CrossEntropyLoss": OptionTable(
         "CrossEntropyLoss",
@@ -632,7 +447,7 @@ MODULES: dict[str, OptionTable] = {
         _cross_entropy,
         _no_cross_entropy,
     ),
-    "NLLLoss": OptionTable("NLLLoss", _CLASSES, _nll, _accepts_all),
+    "NLLLoss": OptionTable("NLLLoss", _CLASSES, _nll, accepts_all),
     "BCEWithLogitsLoss": OptionTable(
         "BCEWithLogitsLoss",
         _losses(
@@ -640,7 +455,7 @@ MODULES: dict[str, OptionTable] = {
             pos_weight=("none", "of each", "of the last dimension"),
         ),
         _binary,
-        _accepts_all,
+        accepts_all,
     ),
     "CTCLoss": OptionTable(
         "CTCLoss",
@@ -652,23 +467,21 @@ MODULES: dict[str, OptionTable] = {
             "lengths": ("lists", "tensors"),
         },
         _ctc,
-        _accepts_all,
+        accepts_all,
     ),
-    "SmoothL1Loss": OptionTable(
-        "SmoothL1Loss", _losses(beta=(1.0, 0.3, 0.0)), _pairs, _accepts_all
-    ),
-    "HuberLoss": OptionTable("HuberLoss", _losses(delta=(1.0, 0.4)), _pairs, _accepts_all),
+    "SmoothL1Loss": OptionTable("SmoothL1Loss", _losses(beta=(1.0, 0.3, 0.0)), _pairs, accepts_all),
+    "HuberLoss": OptionTable("HuberLoss", _losses(delta=(1.0, 0.4)), _pairs, accepts_all),
     "KLDivLoss": OptionTable(
         "KLDivLoss",
         {**_losses(log_target=NO_YES), "reduction": (*REDUCTIONS, "batchmean")},
         _kl,
-        _accepts_all,
+        accepts_all,
     ),
     "PoissonNLLLoss": OptionTable(
         "PoissonNLLLoss",
         _losses(log_input=(True, False), full=NO_YES, eps=(1e-8, 0.5)),
         _poisson,
-        _accepts_all,
+        accepts_all,
     ),
     "GaussianNLLLoss": OptionTable(
         "GaussianNLLLoss",
@@ -679,7 +492,7 @@ MODULES: dict[str, OptionTable] = {
             "reduction": REDUCTIONS,
         },
         _gaussian,
-        _accepts_all,
+        accepts_all,
     ),
     "TripletMarginLoss": OptionTable(
         "TripletMarginLoss",
@@ -691,13 +504,13 @@ MODULES: dict[str, OptionTable] = {
             "reduction": REDUCTIONS,
         },
         _triplet,
-        _accepts_all,
+        accepts_all,
     ),
     "MultiMarginLoss": OptionTable(
         "MultiMarginLoss",
         {"p": (1, 2), "margin": (1.0, 0.3), "weight": NO_YES, "reduction": REDUCTIONS},
         _multi_margin,
-        _accepts_all,
+        accepts_all,
     ),
     "Embedding": OptionTable(
         "Embedding",
@@ -708,7 +521,7 @@ MODULES: dict[str, OptionTable] = {
             "shape": ((14,), (2, 7), (7, 1, 2)),
         },
         _embedding,
-        _accepts_all,
+        accepts_all,
     ),
     "EmbeddingBag": OptionTable(
         "EmbeddingBag",
@@ -733,121 +546,6 @@ MODULES: dict[str, OptionTable] = {
             "batch": ((4,), (), (2, 3), (1,)),
         },
         _linear,
-        _accepts_all,
-    ),
-}
-
-RECURRENT: dict[str, OptionTable] = {
-    "LSTM": OptionTable("LSTM", {**_RECURRENT, "proj_size": (0, 4)}, _recurrent, _not_recurrent),
-    "GRU": OptionTable("GRU", _RECURRENT, _recurrent, _not_recurrent),
-    "RNN": OptionTable(
-        "RNN", {**_RECURRENT, "nonlinearity": ("tanh", "relu")}, _recurrent, _not_recurrent
-    ),
-}
-
-
-def _on_fast_path(masks: tuple[str, ...], paddings: tuple[str, ...]) -> Levels:
-    """Combinations of all options seldom meet every condition of the fast path, so these levels meet them all."""
-    return {
-        "run": ("inference",),
-        "mask": masks,
-        "padding": paddings,
-        "heads": (2, 4),
-        "bias": (True,),
-        "batch_first": (True,),
-        "dropout": (0.0, 0.4),
-        "batch": (True,),
-    }
-
-
-_ENCODER_ON_FAST_PATH: Levels = {
-    "activation": ("relu", "gelu"),
-    "norm_first": NO_YES,
-    "layer_norm_eps": (1e-5, 0.1),
-}
-
-ATTENTION: dict[str, OptionTable] = {
-    "MultiheadAttention_fast_path": OptionTable(
-        "MultiheadAttention",
-        {
-            **_on_fast_path(("none", "bool", "bool by head", "causal"), ("none", "bool")),
-            "operands": ("one tensor",),
-            "weights": ("none", "averaged", "by head"),
-            "add_bias_kv": (False,),
-            "add_zero_attn": (False,),
-        },
-        _multihead,
-        _not_multihead,
-    ),
-    "TransformerEncoderLayer_fast_path": OptionTable(
-        "TransformerEncoderLayer",
-        {
-            **_on_fast_path(("none", "bool", "bool by head", "causal"), ("none", "bool")),
-            **_ENCODER_ON_FAST_PATH,
-        },
-        _encoder,
-        _not_multihead,
-    ),
-    "TransformerEncoderLayer_float_masks_on_fast_path": OptionTable(
-        "TransformerEncoderLayer",
-        {
-            **_on_fast_path(("float", "none", "float by head"), ("float", "none")),
-            **_ENCODER_ON_FAST_PATH,
-        },
-        _encoder,
-        _not_multihead,
-    ),
-    "MultiheadAttention": OptionTable(
-        "MultiheadAttention",
-        {
-            "mask": _MASKS,
-            "padding": _PADDINGS,
-            "operands": ("one tensor", "three tensors", "other widths"),
-            "weights": ("none", "averaged", "by head"),
-            "heads": (2, 3, 1, 4),
-            "bias": (True, False),
-            "add_bias_kv": NO_YES,
-            "add_zero_attn": NO_YES,
-            "batch_first": (True, False),
-            "dropout": (0.0, 0.4),
-            **_BATCH,
-        },
-        _multihead,
-        _not_multihead,
-    ),
-    "TransformerEncoderLayer": OptionTable(
-        "TransformerEncoderLayer",
-        {
-            "mask": _MASKS,
-            "padding": _PADDINGS,
-            "heads": (2, 3, 1, 4),
-            "activation": ("relu", "gelu"),
-            "norm_first": NO_YES,
-            "bias": (True, False),
-            "layer_norm_eps": (1e-5, 0.1),
-            "batch_first": (True, False),
-            "dropout": (0.0, 0.4),
-            **_BATCH,
-        },
-        _encoder,
-        _not_multihead,
-    ),
-    "TransformerDecoderLayer": OptionTable(
-        "TransformerDecoderLayer",
-        {
-            "mask": _MASKS,
-            "padding": _PADDINGS,
-            "memory_mask": _MASKS[:-1],
-            "memory_padding": _PADDINGS,
-            "heads": (2, 3, 1),
-            "activation": ("relu", "gelu"),
-            "norm_first": NO_YES,
-            "bias": (True, False),
-            "batch_first": (True, False),
-            "dropout": (0.0, 0.4),
-            **_BATCH,
-        },
-        _decoder,
-        _not_decoder,
+        accepts_all,
     ),
 }

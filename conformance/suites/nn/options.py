@@ -18,13 +18,9 @@ from conformance.suites.nn.attention import OF_ONE_HEAD, PERMUTED, attend
 from conformance.suites.nn.covering import Combination, covering_array
 from conformance.suites.nn.forward_backward import WAYS
 from conformance.suites.nn.modules import run_once
-from conformance.suites.nn.option_tables import (
-    ATTENTION,
-    MODULES,
-    RECURRENT,
-    Levels,
-    OptionTable,
-)
+from conformance.suites.nn.option_table import Levels, OptionTable
+from conformance.suites.nn.option_tables import MODULES
+from conformance.suites.nn.sequence_option_tables import ATTENTION, RECURRENT
 from devices.failure import Kind
 
 cases = Cases(Kind.VALUES)
