@@ -320,9 +320,12 @@ _PLACE_OF_EPS = 3
 
 
 class EpsilonOf(TorchFunctionMode):
-    """Within this mode, functions whose default epsilon depends on the operands' dtype take that of ``kind``, also for
-    operands in float64. For the 16-bit dtypes it is that of float32, in which torch computes. Otherwise their result in float64 is that of another function where the operands are small, and
-    not a more precise result."""
+    """Within this mode, functions whose default epsilon depends on the dtype of the operands take that of ``kind``, also for
+    operands in float64. For the 16-bit dtypes it is that of float32, in which torch computes.
+
+    Without the mode, the result in float64 would have another epsilon: for small operands it would be the result of
+    another function, and not a more precise one.
+    """
 
     def __init__(self, kind: torch.dtype) -> None:
         super().__init__()
