@@ -223,9 +223,10 @@ def test_without_glibc_and_proc_what_is_not_measured_is_said(
         "the heap of the C library and the resident memory of the process"
     )
     before = host_memory.measure_host_memory()
-    kept += [object() for _ in range(1000)]
+    kept += [object() for _ in range(10_000)]
     grown = host_memory.measure_host_memory().since(before)
-    assert grown.resident == 0 and grown.heap >= 64 * 1000  # Python's own objects are seen
+    # Python's own objects are seen. Some objects of the process may have been freed in the meantime.
+    assert grown.resident == 0 and grown.heap >= 64 * 9_000
 
 
 @pytest.mark.skipif(host_memory.unmeasured() != "", reason="needs Linux with glibc")
