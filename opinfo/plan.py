@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import msgspec
@@ -89,13 +88,13 @@ def build(
     *,
     fake_only: bool,
     pinned: Iterable[CellKey] = (),
-    variants: Mapping[str, tuple[str, ...]] = MappingProxyType({}),
+    variants: Callable[[str, Any], Iterable[str]] = lambda clause, subject: ("",),
 ) -> Plan:
     """Plans the cells of ``subjects``, which are :class:`opinfo.samples.Traits` or other objects that name a function
     under test (``op``) and a ``dtype``.
 
-    ``applies`` returns the clauses that apply to such an object. ``variants`` has the variants of those clauses that
-    have any; each variant is a cell. Exclusions remove cells; the plan keeps the removed cells with the reasons.
+    ``applies`` returns the clauses that apply to such an object. ``variants`` returns the variants of a clause for such
+    an object; each variant is a cell, and the empty string stands for the cell without a variant. Exclusions remove cells; the plan keeps the removed cells with the reasons.
     ``pinned`` are the cells of pinned examples. Pinned cells that the plan would not have are added at the end, so
     that a run shows if they can no longer be checked.
     """
@@ -113,7 +112,7 @@ def build(
             if entry is None:
                 cells += (
                     CellKey(clause, subject.op, subject.dtype, variant)
-                    for variant in variants.get(clause, ("",))
+                    for variant in variants(clause, subject)
                 )
             else:
                 left_out.setdefault((clause, entry.reason), []).append((subject.op, subject.dtype))

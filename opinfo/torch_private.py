@@ -275,6 +275,14 @@ def without_modes() -> Iterator[None]:
         put_modes(*taken)
 
 
+def fake_mode_without_cache() -> FakeTensorMode:
+    """Returns a FakeTensorMode that computes each result anew. A cache of results costs more time than it saves where calls
+    hardly repeat."""
+    mode = FakeTensorMode()
+    mode.cache_enabled = False
+    return mode
+
+
 def is_faking() -> bool:
     """Returns True if a FakeTensorMode is active, under which tensors have metadata but no data."""
     return torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE) is not None

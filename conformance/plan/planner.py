@@ -85,6 +85,7 @@ def make_plan(
     missing = ", ".join(sorted(LAYOUT_CAPABILITIES - descriptor.capabilities))
     judged_in = ", ".join(BY_VALUES)
     op_checks = planned_op_checks(contract)
+    by_clause = {each.clause: each for each in op_checks}
     small = {} if spec.more_cases else {each.clause: each.quick for each in op_checks if each.quick}
 
     def applicable(traits: Traits) -> Iterator[str]:
@@ -138,10 +139,9 @@ def make_plan(
         known,
         recipe,
         fake_only=is_fake_only(descriptor),
-        variants={
-            check.clause: check.variants_in(more=spec.more_cases, whole=spec.whole)
-            for check in op_checks
-        },
+        variants=lambda clause, subject: by_clause[clause].variants_of(
+            subject.op, subject.clauses, more=spec.more_cases, whole=spec.whole
+        ),
         pinned=(pin.cell for pin in pins if pin.dtype and pin.clause in contract.clauses),
     )
     subjects.save()

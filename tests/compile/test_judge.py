@@ -12,7 +12,14 @@ import torch
 
 from conformance.checks.ops.calls import Unjudged
 from conformance.checks.ops.evidence import OutputFacts
-from conformance.suites.compile.compiled_calls import Answer, Compared, Gradient, Pair, unseeded
+from conformance.suites.compile.compiled_calls import (
+    Answer,
+    Compared,
+    Gradient,
+    Pair,
+    shared_with,
+    unseeded,
+)
 from conformance.suites.compile.compiled_judge import judge_compiled
 from opinfo.compare import DEFAULT_TOLERANCES, Wrong
 
@@ -122,6 +129,28 @@ def test_a_view_may_be_a_copy_where_torch_itself_copies() -> None:
     facts(eager, storage=0)
     assert found(Pair(eager, answer(), graphs=1)) == ["not_aliased"]
     assert found(Pair(eager, answer(), graphs=1), cloned=True) == []
+
+
+def test_gradients_share_memory_only_if_they_do_in_eager_execution() -> None:
+    eager, made = answer(), answer()
+    eager.gradients, made.gradients = (
+        [Gradient(torch.ones(3), (1,)), Gradient(torch.ones(3), (1,), shares)]
+        for shares in (None, 0)
+    )
+    assert found(Pair(eager, made, graphs=1)) == ["alias"]
+    assert found(Pair(made, eager, graphs=1)) == []
+    assert found(Pair(made, made, graphs=1)) == []
+
+
+def test_gradients_share_memory_if_they_have_an_element_in_common() -> None:
+    call: Any = SimpleNamespace(storage=True)
+    memory = torch.zeros(6)
+    even, odd, last = memory[::2], memory[1::2], memory[4:]
+    assert shared_with(call, [even, None], odd) is None
+    assert shared_with(call, [odd, even], last) == 0
+    assert shared_with(call, [None, memory], memory) == 1
+    assert shared_with(call, [torch.zeros(6)], memory) is None
+    assert shared_with(SimpleNamespace(storage=False), [memory], memory) is None  # type: ignore[arg-type]
 
 
 def test_a_gradient_of_none_counts_as_zeros() -> None:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from junitparser import JUnitXml
 
-from conformance.checks.cases.cases import Cases, collect_cases
+from conformance.checks.cases.cases import Cases, OpCheck, collect_cases
 from conformance.contract.levels import blocks, read_level
 from devices.cell import CellKey, Outcome, Verdict
 from opinfo.plan import plan_hash
@@ -85,6 +85,28 @@ def test_a_case_may_have_its_name_twice_in_two_variants_but_not_in_one() -> None
     ]
     with pytest.raises(ValueError, match="two cases named 'ranks@4 ranks'"):
         collect_cases(cases, again)
+
+
+@pytest.mark.parametrize(
+    ("more", "whole", "op", "expected"),
+    [
+        (False, False, "mm", ("",)),
+        (True, False, "mm", ("", "dynamic")),
+        (True, False, "add", ("",)),
+        (True, True, "add", ("", "dynamic", "compiler")),
+    ],
+)
+def test_a_plan_has_a_variant_of_some_ops(
+    more: bool, whole: bool, op: str, expected: tuple[str, ...]
+) -> None:
+    check = OpCheck(
+        CLAUSE,
+        applies=lambda traits: True,
+        checks=(),
+        more_variants={"dynamic": lambda op, clauses: op == "mm" and CLAUSE in clauses},
+        whole_variants=("compiler",),
+    )
+    assert check.variants_of(op, (CLAUSE,), more=more, whole=whole) == expected
 
 
 # -- a run with variants

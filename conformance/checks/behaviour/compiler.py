@@ -88,10 +88,13 @@ def compiled_backward(compiler: Compiler) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def compiling(backend: str, folder: str | None = None) -> Iterator[Compiler]:
+def compiling(
+    backend: str, folder: str | None = None, *, fake_cache: bool = True
+) -> Iterator[Compiler]:
     """Yields a compiler that has not compiled anything yet. At the end of the block, the compiled code is discarded.
     The compiler's files are written to ``folder``; by default to a temporary folder, which is deleted at the end of the
-    block."""
+    block. Without ``fake_cache``, the compiler computes the result of each call on fake tensors anew: with symbolic shapes,
+    which hardly repeat, looking for it in torch's cache takes more time than it saves."""
     with contextlib.ExitStack() as stack:
         place = stack.enter_context(scratch_folder()) if folder is None else folder
         stack.enter_context(compiler_files(place))
@@ -100,6 +103,7 @@ def compiling(backend: str, folder: str | None = None) -> Iterator[Compiler]:
             "recompile_limit": _COMPILED_AT_MOST,
             "fail_on_recompile_limit_hit": True,
             "suppress_errors": False,
+            "fake_tensor_cache_enabled": fake_cache,
         }
         stack.enter_context(dynamo.config.patch(**limits))
         stack.enter_context(_guards_not_timed())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from types import MappingProxyType
@@ -116,8 +116,9 @@ class OpCheck:
     ``always`` maps an op's name, or its kind in torch's database, to dtypes that every plan includes.
 
     Each of the ``variants`` of a check has its own cell; the check functions read the variant from ``ctx.variant``. The
-    empty string stands for the cell without a variant. Plans with more cases also have the ``more_variants``, and a
-    plan that is whole has the ``whole_variants`` too.
+    empty string stands for the cell without a variant. Plans with more cases also have the ``more_variants``, for those
+    ops and dtypes for which the function of the variant returns True: it takes an op's name and the clauses that apply
+    to the op in the dtype. A whole plan has the ``more_variants`` for all, and the ``whole_variants`` too.
 
     ``quick`` says, by the name of an op, whether the plan ``quick`` has its cell.
 
@@ -136,7 +137,9 @@ class OpCheck:
     axes: bool = True  # False: the item omits the additional samples of opinfo/axes
     reduced: bool = False  # True: a plan without layouts runs only the contiguous layout
     variants: tuple[str, ...] = ("",)
-    more_variants: tuple[str, ...] = ()
+    more_variants: Mapping[str, Callable[[str, Collection[str]], bool]] = field(
+        default_factory=dict
+    )
     whole_variants: tuple[str, ...] = ()
     quick: Callable[[str], bool] | None = None  # None: every op
     samples: int | None = None  # None: all
@@ -144,14 +147,21 @@ class OpCheck:
     seconds: float = 0.0
     loads: Callable[[], None] | None = None  # loads code that all forks of a worker then share
 
-    def variants_in(self, *, more: bool, whole: bool) -> tuple[str, ...]:
-        """Returns the variants of this check that have cells in a plan: with ``more``, a plan with more cases; with
-        ``whole``, a whole plan."""
-        return (
-            self.variants
-            + (self.more_variants if more else ())
-            + (self.whole_variants if whole else ())
-        )
+    def variants_of(
+        self, op: str, clauses: Collection[str], *, more: bool, whole: bool
+    ) -> tuple[str, ...]:
+        """Returns the variants of this check that have cells in a plan for an op in a dtype to which ``clauses`` apply.
+        With ``more``, the plan has more cases; with ``whole``, it is a whole plan."""
+        found = [
+            *self.variants,
+            *(
+                each
+                for each, has in self.more_variants.items()
+                if whole or (more and has(op, clauses))
+            ),
+            *(self.whole_variants if whole else ()),
+        ]
+        return tuple(found)
 
     def most_samples(self, *, more: bool, whole: bool) -> int | None:
         """Returns the largest number of samples of an op that a plan gives to this check; None if it gives all. With

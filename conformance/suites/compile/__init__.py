@@ -47,7 +47,7 @@ SUITE = Suite(
             (meta_agrees.check,),
             grad=True,
             quick=meta_agrees.in_quick,
-            more_variants=(WHOLE,),
+            more_variants={WHOLE: meta_agrees.in_core},
         ),
         OpCheck(
             eager_equals_compiled.CLAUSE,
@@ -55,7 +55,10 @@ SUITE = Suite(
             (eager_equals_compiled.check,),
             grad=True,
             quick=eager_equals_compiled.in_quick,
-            more_variants=(WHOLE, eager_equals_compiled.DYNAMIC),
+            more_variants={
+                WHOLE: eager_equals_compiled.every_op,
+                eager_equals_compiled.DYNAMIC: eager_equals_compiled.in_core,
+            },
             whole_variants=(COMPILER,),
             seconds=60.0,
             loads=load_compiler,

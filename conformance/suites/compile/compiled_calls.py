@@ -23,10 +23,12 @@ SEED = 42
 
 @dataclass(slots=True)
 class Gradient:
-    """The gradient of an input: its values on the CPU, and the strides of the dimensions longer than 1."""
+    """The gradient of an input: its values on the CPU, the strides of the dimensions longer than 1, and the index of the
+    first other gradient of the call with an element in the same memory; None if there is none."""
 
     values: torch.Tensor
     stride: tuple[int, ...]
+    shares: int | None = None
 
 
 @dataclass(slots=True)
@@ -148,11 +150,11 @@ def compared_in_turn(
     call: Invocation, backend: str, places: Sequence[int], others: Sequence[tuple[Any, Any, Any]]
 ) -> Compared:
     """Makes the call, then the calls ``others`` of the same function, then the first call again; each eagerly and
-    compiled. ``places`` are the positions of the inputs whose gradients are computed. Each of the ``others`` is a
-    triple: positional arguments, keyword arguments (both with contiguous CPU tensors), and the strides and offsets
-    that the tensors get on the device."""
+    compiled for symbolic shapes. ``places`` are the positions of the inputs whose gradients are computed. Each of the
+    ``others`` is a triple: positional arguments, keyword arguments (both with contiguous CPU tensors), and the strides
+    and offsets that the tensors get on the device."""
     found = Compared()
-    with compiling(backend) as compiler:
+    with compiling(backend, fake_cache=False) as compiler:
         compare(found, compiler, call, call.values, places)
         for args, kwargs, geometries in others:
             if not found.ended:
@@ -379,14 +381,50 @@ def read(call: Invocation, answer: Answer, found: Sequence[torch.Tensor | None])
     """Waits until the gradients ``found`` of a call's inputs are computed, and stores their values and strides in
     the answer."""
     call.settle(found)
-    for each in found:
+    for place, each in enumerate(found):
         if each is None:
             answer.gradients.append(None)
             continue
         dense = each.to_dense()
         shape, stride = tuple(dense.shape), strides_of(call, dense)
         own = tuple(s for n, s in zip(shape, stride) if n > 1) if 0 not in shape else ()
-        answer.gradients.append(Gradient(call.back(dense).clone(), own))
+        answer.gradients.append(
+            Gradient(call.back(dense).clone(), own, shared_with(call, found[:place], each))
+        )
+
+
+def shared_with(
+    call: Invocation, others: Sequence[torch.Tensor | None], gradient: torch.Tensor
+) -> int | None:
+    """Returns the index of the first of the ``others`` that has an element in the memory of ``gradient``; None if there is
+    none, or if the device's storages cannot be told apart."""
+    if not call.storage or gradient.layout != torch.strided or not gradient.numel():
+        return None
+    for place, other in enumerate(others):
+        if other is None or other.layout != torch.strided or not other.numel():
+            continue
+        if storage_id(other) == storage_id(gradient) and have_an_element_in_common(other, gradient):
+            return place
+    return None
+
+
+def have_an_element_in_common(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Returns True if two tensors of a storage and of the same dtype have an element in common, judged by their sizes,
+    strides and offsets; False if their dtypes differ."""
+    if one.dtype != other.dtype:
+        return False
+    places = [
+        torch.arange(max(map(_end_of, (one, other)))).as_strided(
+            each.shape, each.stride(), each.storage_offset()
+        )
+        for each in (one, other)
+    ]
+    return bool(torch.isin(*places).any())
+
+
+def _end_of(tensor: torch.Tensor) -> int:
+    steps = zip(tensor.shape, tensor.stride())
+    return int(tensor.storage_offset()) + sum((size - 1) * step for size, step in steps) + 1
 
 
 def cotangent(call: Invocation, output: torch.Tensor, restrided: bool) -> torch.Tensor:

@@ -165,4 +165,7 @@ def other_gradient(
     wrong = tensor_difference(got.values, want.values, reference.gradient_tolerances, SUM_ROUNDINGS)
     if wrong is None and strided and got.stride != want.stride:
         return Wrong("strides", want.stride, got.stride, "strides")
+    # What changes one of them in place, such as clipping, would change both.
+    if wrong is None and got.shares is not None and want.shares is None:
+        return Wrong("alias", "memory of its own", f"the memory of gradient {got.shares}")
     return wrong

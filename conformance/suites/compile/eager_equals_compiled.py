@@ -3,7 +3,7 @@ of eager execution on the same device."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from functools import partial
 from typing import Any
 
@@ -62,6 +62,18 @@ def applies(t: Traits) -> bool:
 #: Whether the plan ``quick`` compiles the op of this name. It compiles one op in eight: most compiler bugs do not depend on
 #: the op.
 in_quick = one_op_in(8)
+_is_dynamic_in_core = one_op_in(2)
+
+
+def in_core(op: str, clauses: Collection[str]) -> bool:
+    """Return True if the plan ``core`` has the variant ``dynamic`` of the op: that of one op in two. Symbolic shapes make
+    tracing an op twice as dear, and most of what may be wrong with them is the compiler's and not the op's."""
+    return _is_dynamic_in_core(op)
+
+
+def every_op(op: str, clauses: Collection[str]) -> bool:
+    """Return True: the plan ``core`` has the variant ``layouts`` of every op."""
+    return True
 
 
 def check(ctx: OpContext) -> None:

@@ -13,7 +13,14 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from conformance.checks.ops.calls import Invocation, laid_out, strided, views
 from opinfo.compare import replace_tensors, tensors_of
 from opinfo.guarded import Guarded
-from opinfo.torch_private import NO_FAKE_ANSWER, FakeTensorMode, negated, storage_id
+from opinfo.torch_private import (
+    NO_FAKE_ANSWER,
+    FakeTensor,
+    FakeTensorMode,
+    fake_mode_without_cache,
+    negated,
+    storage_id,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +70,7 @@ class BesideFake(TorchDispatchMode):
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.calls: list[AtenCall] = []
-        self._mode = FakeTensorMode()
+        self._mode = fake_mode_without_cache()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -72,8 +79,7 @@ class BesideFake(TorchDispatchMode):
             func, args, given
         ):
             return func(*args, **kwargs)
-        with self._mode:
-            fakes = fakes_of(given)
+        fakes = fakes_of(self._mode, given)
         feed = iter(fakes)
         fake_args, fake_kwargs = replace_tensors((args, kwargs), lambda _: next(feed))
         told = tuple(shown(each) for each in given)
@@ -100,23 +106,24 @@ def _is_of_a_number(func: Any, args: Sequence[Any], given: Sequence[torch.Tensor
     return not given and is_tensor and bool(args) and isinstance(args[0], (int, float, complex))
 
 
-def fakes_of(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """Returns tensors with the shapes, strides and storage offsets of the given ones; under an active FakeTensorMode
-    they are FakeTensors. Tensors that share a storage also share one in the result."""
+def fakes_of(mode: FakeTensorMode, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """Returns FakeTensors of ``mode`` with the devices, shapes, strides and storage offsets of the given tensors. Tensors
+    that share a storage also share one in the result."""
     bases: dict[int, torch.Tensor] = {}
-    found = []
+    found: list[torch.Tensor] = []
     for each in tensors:
         storage = storage_id(each)
         if storage not in bases:
             nbytes = each.untyped_storage().nbytes()
             count = -(-nbytes // each.dtype.itemsize)
-            bases[storage] = torch.empty(count, dtype=each.dtype, device=each.device)
+            bases[storage] = torch.empty(count, dtype=each.dtype, device="meta")
         base = bases[storage]
         if base.dtype != each.dtype:
             base = base.view(each.dtype)
-        fake = base.as_strided(each.shape, each.stride(), each.storage_offset())
-        fake = torch.conj(fake) if each.is_conj() else fake
-        found.append(negated(fake) if each.is_neg() else fake)
+        meta = base.as_strided(each.shape, each.stride(), each.storage_offset())
+        meta = torch.conj(meta) if each.is_conj() else meta
+        meta = negated(meta) if each.is_neg() else meta
+        found.append(FakeTensor(mode, meta, each.device))
     return found
 
 

@@ -3,6 +3,8 @@ predicts the tensors that the device returns."""
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from conformance.checks.cases.cases import one_op_in
 from conformance.checks.ops.call_reference import Reference
 from conformance.checks.ops.calls import Found, Laid, ReferenceParts, Unjudged
@@ -14,6 +16,7 @@ from opinfo.reference import significant
 from opinfo.samples import Traits
 
 META = "compile.meta_agrees"
+_COMPILED = "compile.eager_equals_compiled"
 #: The dtypes in which an op is tried: FakeTensor computes half precision and complex numbers by other formulas.
 _DTYPES = frozenset({"float32", "bfloat16", "complex64", "int64", "bool"})
 
@@ -26,6 +29,12 @@ def applies(t: Traits) -> bool:
 
 #: Whether the plan ``quick`` checks the op of this name. It checks one op in two.
 in_quick = one_op_in(2)
+
+
+def in_core(op: str, clauses: Collection[str]) -> bool:
+    """Return True if the plan ``core`` has the variant ``layouts`` of an op in a dtype to which ``clauses`` apply: that
+    of the dtypes in which the op is compiled. How FakeTensor treats layouts hardly depends on the dtype."""
+    return _COMPILED in clauses
 
 
 def check(ctx: OpContext) -> None:
