@@ -206,6 +206,17 @@ def swapped_saved(module: GraphModule) -> None:
             user.args = tuple(instead if arg is node else arg for arg in user.args)
 
 
+def one_gradient(module: GraphModule) -> None:
+    """Returns the first gradient for the others of its shape too."""
+    (end,) = [node for node in module.graph.nodes if node.op == "output"]
+    returned = list(end.args[0])
+    first = next(each for each in returned if isinstance(each, Node))
+    for place, each in enumerate(returned):
+        if isinstance(each, Node) and each.meta["val"].shape == first.meta["val"].shape:
+            returned[place] = first
+    end.args = (tuple(returned),)
+
+
 def missing_gradient(module: GraphModule) -> None:
     (end,) = [node for node in module.graph.nodes if node.op == "output"]
     returned = list(end.args[0])
@@ -437,6 +448,7 @@ MUTANTS = (
     # gradients
     Mutant("gradient_negated", "sin", lambda: graphs(None, lambda m: outputs(m, torch.neg, 0))),
     Mutant("gradient_missing", "mul", partial(graphs, None, missing_gradient)),
+    Mutant("gradients_in_one_memory", "div.floor_rounding", partial(graphs, None, one_gradient)),
     Mutant(
         "gradient_column_major", "cumsum", lambda: graphs(None, lambda m: outputs(m, column_major))
     ),
