@@ -386,6 +386,52 @@ def of_another_index(context: CaseContext) -> None:
     fresh(context)
 
 
+@cases("allocator.pools", requires={"allocator_statistics"})
+def counted_by_pool(context: CaseContext) -> None:
+    """If the device's memory_stats count the reserved bytes of private pools, each pool has its own numbers: the current
+    bytes are those of its segments, small and large blocks are counted apart, and the totals fit. A pool that was given
+    back is not listed any more."""
+    read = getattr(context.module, "memory_stats", None)
+    fresh(context)
+    pool, use = context.own("pool")(), context.own("use_pool")
+    with use(pool, 0):
+        blocks = [context.bytes_of(size) for size in (3 * KIB, 5 * MIB)]
+    if read is None or not hasattr(pool, "id"):
+        raise NotDeclared("the device has no memory_stats, or its pools have no `id`")
+    stem = "reserved_bytes_by_private_pools." + "_".join(map(str, pool.id))
+    now = {name: value for name, value in read(0).items() if name.startswith(stem + ".")}
+    if not now and not any(name.startswith("reserved_bytes_by_private_pools") for name in read(0)):
+        raise NotDeclared("the device's memory_stats do not count by private pool")
+    metrics = ("current", "peak", "allocated", "freed")
+    names = [
+        f"{stem}.{part}.{one}" for part in ("all", "small_pool", "large_pool") for one in metrics
+    ]
+    missing = [name for name in names if name not in now]
+    context.same(missing, [], "memory_stats lack numbers of a private pool that has memory")
+    small, large = now[f"{stem}.small_pool.current"], now[f"{stem}.large_pool.current"]
+    text = "memory_stats do not count small and large blocks of a private pool apart"
+    context.check(small >= 3 * KIB and large >= 5 * MIB, text, found=(small, large))
+    text = "the reserved bytes of a private pool are not the sum of its small and large ones"
+    context.same(now[f"{stem}.all.current"], small + large, text)
+    for part in ("all", "small_pool", "large_pool"):
+        current, peak, allocated, freed_bytes = (now[f"{stem}.{part}.{one}"] for one in metrics)
+        text = "the totals of a private pool's reserved bytes do not fit its current value and peak"
+        fits = allocated - freed_bytes == current and 0 <= current <= peak <= allocated
+        context.check(fits, text, found=(current, peak, allocated, freed_bytes), at=part)
+    if hasattr(pool, "snapshot"):
+        reserved = sum(segment["total_size"] for segment in pool.snapshot())
+        text = "memory_stats give a private pool other reserved bytes than its snapshot"
+        context.same(now[f"{stem}.all.current"], reserved, text)
+    del blocks, pool
+    fresh(context)
+    left = [
+        name
+        for name in read(0)
+        if name.startswith(stem + ".") and read(0)[name] and name.endswith("current")
+    ]
+    context.same(left, [], "memory_stats count memory of a private pool that was given back")
+
+
 @cases("allocator.pools", requires={"pointers"})
 def describes_itself(context: CaseContext) -> None:
     """Two pools have different ids, and the snapshot of a pool has the segments of that pool only. What the device's
