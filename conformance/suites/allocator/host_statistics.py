@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+import torch
+
 from conformance.checks.behaviour.allocator_memory import (
     KIB,
     MIB,
@@ -91,6 +93,22 @@ def without_elements(context: CaseContext) -> None:
     context.same(host_statistics(context), before, text)
     del nothing
     context.same(host_statistics(context), before, text, at="after it was freed")
+
+
+@cases("allocator.host")
+def given_back_is_not_pinned(context: CaseContext) -> None:
+    """Pinned blocks are freed and empty_host_cache() gives their memory back to the system. Ordinary tensors that are made
+    afterwards, some of them perhaps at the same addresses, are not pinned."""
+    blocks = [pinned(8 * MIB) for _ in range(3)]
+    context.must(
+        all(each.is_pinned() for each in blocks), "a tensor with pin_memory=True is not pinned"
+    )
+    blocks.clear()
+    context.settle()
+    empty_host(context)
+    plain = [torch.empty(8 * MIB, dtype=torch.uint8) for _ in range(6)]
+    text = "an ordinary tensor is pinned after pinned memory was given back"
+    context.check(not any(each.is_pinned() for each in plain), text)
 
 
 @cases("allocator.host", requires={"host_statistics"})

@@ -21,7 +21,13 @@ from typing import Any
 
 import torch
 
-from conformance.checks.behaviour.allocator_memory import fresh, memory_info
+from conformance.checks.behaviour.allocator_memory import (
+    KIB,
+    empty_host,
+    fresh,
+    memory_info,
+    pinned,
+)
 from conformance.checks.behaviour.graph_capture import new_graph
 from conformance.checks.cases.cases import Cases
 from conformance.checks.cases.context import CaseContext
@@ -571,6 +577,21 @@ def events(context: CaseContext) -> None:
     text = "the number of open files of the process grew with each interprocess event that was made and freed"
     context.check(opened < 4, text, expected="less than 4 more after 4 events", found=opened)
     _host_stays(context, repeat, _CALLS, host_bound(context, _CALLS, FLOOR), "events")
+
+
+@cases("allocator.steady", requires={"pinned_memory"})
+@little_to_collect()
+def pinned_memory(context: CaseContext) -> None:
+    """Pinned blocks are written, freed, and given back to the system by empty_host_cache(), repeatedly. Host memory does not
+    grow."""
+    empty_host(context)
+
+    def repeat() -> None:
+        pinned(256 * KIB).fill_(1)
+        context.settle()
+        empty_host(context)
+
+    _host_stays(context, repeat, _CALLS, host_bound(context, _CALLS, FLOOR), "pinned memory")
 
 
 def _open_files() -> int:
