@@ -394,8 +394,9 @@ def counted_by_pool(context: CaseContext) -> None:
     read = getattr(context.module, "memory_stats", None)
     fresh(context)
     pool, use = context.own("pool")(), context.own("use_pool")
+    blocks = [context.bytes_of(size) for size in (3 * KIB, 5 * MIB)]  # not counted
     with use(pool, 0):
-        blocks = [context.bytes_of(size) for size in (3 * KIB, 5 * MIB)]
+        blocks += [context.bytes_of(size) for size in (3 * KIB, 5 * MIB)]
     if read is None or not hasattr(pool, "id"):
         raise NotDeclared("the device has no memory_stats, or its pools have no `id`")
     stem = "reserved_bytes_by_private_pools." + "_".join(map(str, pool.id))
