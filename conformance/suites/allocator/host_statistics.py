@@ -153,10 +153,10 @@ def _judge_totals(
                 found=now[f"{name}.current"],
                 at=step,
             )
-    for name, total in (("num_host_alloc", "allocated"), ("num_host_free", "freed")):
+    for name, metric in (("num_host_alloc", "allocated"), ("num_host_free", "freed")):
         if name in now and "allocations" in known:
-            text = f"`{name}` rose by another number than the host statistic `allocations.{total}`"
-            context.same(since(name), since(f"allocations.{total}"), text, at=step)
+            text = f"`{name}` rose by another number than the host statistic `allocations.{metric}`"
+            context.same(since(name), since(f"allocations.{metric}"), text, at=step)
 
 
 @cases("allocator.host", requires={"host_statistics"})

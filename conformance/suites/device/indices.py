@@ -79,16 +79,11 @@ def streams_past_it(context: CaseContext) -> None:
 def statistics_past_it(context: CaseContext) -> None:
     """Functions that read or reset memory statistics raise an error for a device index that is equal to the
     number of devices: those of torch.accelerator and those that torch.<device> has of the same names."""
-    names = (
-        "memory_stats",
-        "memory_allocated",
-        "memory_reserved",
-        "max_memory_allocated",
-        "max_memory_reserved",
-    )
-    names = (*names, "reset_peak_memory_stats", "reset_accumulated_memory_stats")
+    names = ["memory_stats", "memory_allocated", "memory_reserved"]
+    names += ["max_memory_allocated", "max_memory_reserved"]
+    names += ["reset_peak_memory_stats", "reset_accumulated_memory_stats"]
     if context.has("allocator_memory_info"):
-        names = (*names, "get_memory_info")
+        names.append("get_memory_info")
     memory, module = torch.accelerator.memory, context.module
     calls = {f"torch.accelerator.{name}": getattr(memory, name) for name in names}
     own = {"get_memory_info": "mem_get_info"}
