@@ -44,9 +44,13 @@ _SLOW = frozenset(
 
 
 def can_differ(site: Site) -> bool:
-    """False for a condition that is always true where no fault is planted, and that the mutation makes true."""
-    made_true = site.kind == "condition true"
-    return not (made_true and re.search(r"\(!on\(Fault::\w+\)\) \{$", site.text))
+    """False for a condition that is always true, or never, where no fault is planted, and that the mutation makes so."""
+    text = site.text
+    if site.kind == "condition true":
+        return not (re.search(r"!on\(Fault::\w+\)", text) and " && " not in text)
+    if site.kind == "condition false":
+        return not (re.search(r"(?<!!)on\(Fault::\w+\)", text) and " || " not in text)
+    return True
 
 
 def sample_of(seed: int, count: int, family: str | None, all_sites: list[Site]) -> list[Site]:

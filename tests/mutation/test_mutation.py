@@ -341,6 +341,25 @@ def test_every_family_of_the_runtime_has_mutations() -> None:
 SITE = sources.Site(7, "pinned.cpp", 58, "condition false", "conditions", "if (a) {", "")
 
 
+@pytest.mark.parametrize(
+    ("kind", "text", "differs"),
+    [
+        ("condition true", "if (!on(Fault::a_b)) {", False),
+        ("condition true", "if (!on(Fault::a_b) || here) {", False),
+        ("condition true", "if (!on(Fault::a_b) && here) {", True),
+        ("condition false", "if (here && on(Fault::a_b) && there) {", False),
+        ("condition false", "if (here || on(Fault::a_b)) {", True),
+        ("condition false", "if (here && !on(Fault::a_b)) {", True),
+        ("&& is ||", "if (here && on(Fault::a_b)) {", True),
+    ],
+)
+def test_a_condition_that_only_a_planted_fault_changes_is_not_drawn(
+    kind: str, text: str, differs: bool
+) -> None:
+    site = sources.Site(1, "copy.cpp", 1, kind, "conditions", text, "")
+    assert runtime.can_differ(site) == differs
+
+
 def test_a_cell_that_is_red_without_a_mutant_does_not_hide_the_cells_behind_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
