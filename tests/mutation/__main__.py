@@ -7,6 +7,7 @@ import datetime
 import os
 import subprocess
 import sys
+from collections.abc import Collection
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -33,27 +34,42 @@ def kernel_tasks(seed: int, count: int, family: str | None) -> list[Task]:
     return [Task("kernel", seed, number, op) for number, op in enumerate(ops)]
 
 
-def runtime_tasks(seed: int, count: int, family: str | None) -> tuple[list[Task], dict[str, str]]:
-    """The tasks, and the environment variables for the processes that run them."""
+def runtime_tasks(
+    seed: int, count: int, family: str | None, only: Collection[str] = ()
+) -> tuple[list[Task], dict[str, str]]:
+    """The tasks, and the environment variables for the processes that run them. With ``only``, the tasks of these lines."""
     folder, sites = sources.prepared()
-    chosen = runtime.sample_of(seed, count, family, sites)
+    lines = [site for site in sites if not only or runtime.name_of(site) in only]
+    chosen = runtime.sample_of(seed, len(lines) if only else count, family, lines)
+    if not chosen:
+        return [], {}
     tasks = [Task("runtime", seed, number, str(site.number)) for number, site in enumerate(chosen)]
     # Unoptimised: it is built in half the time.
     environment = {"SIMULATED_SOURCES": str(folder), "SIMULATED_CXXFLAGS": "-O0"}
-    table = folder / f"reach-{os.getpid()}.json"
-    command = [sys.executable, "-m", "tests.mutation.reach", str(table)]
-    subprocess.run(command, check=True, env={**os.environ, **environment}, stdout=sys.stderr)
+    table = Path(os.environ.get(reach.TABLE) or folder / f"reach-{os.getpid()}.json")
+    if not table.exists():
+        command = [sys.executable, "-m", "tests.mutation.reach", str(table)]
+        subprocess.run(command, check=True, env={**os.environ, **environment}, stdout=sys.stderr)
     return tasks, {**environment, reach.TABLE: str(table)}
 
 
 def tried(
-    seed: int, count: int, family: str | None, processes: int, kept: Path | None
+    seed: int,
+    count: int,
+    family: str | None,
+    processes: int,
+    kept: Path | None,
+    only: Collection[str] = (),
 ) -> list[Result]:
     """Try ``count`` mutants of a family and return their results.
 
     ``family`` is ``kernels`` or ``runtime``, a family of ops or of the runtime, or a family with a module of its own
-    (``families``); None stands for kernels and runtime.
+    (``families``); None stands for kernels and runtime. ``only`` names lines of the runtime's sources: all mutants of
+    these lines are tried, and no other.
     """
+    if only:
+        tasks, environment = runtime_tasks(seed, count, None, only)
+        return run(tasks, processes, kept, _told, environment)
     if family in families.MODULES:
         module = families.module_of(family)
         names = module.names(seed, count)
@@ -89,6 +105,16 @@ def main(arguments: list[str] | None = None) -> int:
         "that name), runtime or one of its families (allocator, streams, ...), or "
         + ", ".join(families.MODULES),
     )
+    parser.add_argument(
+        "--only",
+        metavar="FILE:LINE,…",
+        help="try all mutants of these lines of the runtime's sources, such as pinned.cpp:58, and no other",
+    )
+    parser.add_argument(
+        "--list",
+        action="store_true",
+        help="print all mutants of the runtime, a line each (file:line, change, code), and try none",
+    )
     parser.add_argument("--json", type=Path, help="write the results to this file")
     parser.add_argument(
         "--resume",
@@ -113,11 +139,18 @@ def main(arguments: list[str] | None = None) -> int:
         help="exit 1 if the gate notices less than this percentage of the live mutants",
     )
     given = parser.parse_args(arguments)
+    if given.list:
+        for site in filter(runtime.can_differ, sources.sites()):
+            print(f"{runtime.name_of(site)}: {site.kind}: {site.text}")
+        return 0
+    only = given.only.split(",") if given.only else ()
+    if strange := sorted({*only} - {runtime.name_of(site) for site in sources.sites()}):
+        parser.error(f"--only: {strange[0]} has no mutant; --list prints all of them")
     if given.not_gating:
         contract.load().select(given.not_gating.split(","))  # a misspelt glob ends here
         os.environ[items.NOT_GATING] = given.not_gating
     seed = seed_of_the_week() if given.seed is None else given.seed
-    results = tried(seed, given.count, given.family, given.n, given.resume)
+    results = tried(seed, given.count, given.family, given.n, given.resume, only)
     if not results:
         parser.error(
             f"--family: no mutant has the family {given.family!r}; docs/mutation.md lists the families"

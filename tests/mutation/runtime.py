@@ -43,13 +43,22 @@ _SLOW = frozenset(
 )  # fmt: skip
 
 
+def can_differ(site: Site) -> bool:
+    """False for a condition that is always true, or never, where no fault is planted, and that the mutation makes so."""
+    text = site.text
+    if site.kind == "condition true":
+        return not (re.search(r"!on\(Fault::\w+\)", text) and " && " not in text)
+    if site.kind == "condition false":
+        return not (re.search(r"(?<!!)on\(Fault::\w+\)", text) and " || " not in text)
+    return True
+
+
 def sample_of(seed: int, count: int, family: str | None, all_sites: list[Site]) -> list[Site]:
     """``count`` sites: an equal number of each family, as far as the family has that many."""
     rng, by_family = Random(seed), dict[str, list[Site]]()
     for site in all_sites:
-        if site.kind == "condition true" and re.search(r"\(!on\(Fault::\w+\)\) \{$", site.text):
-            continue  # so it is, where no fault is planted
-        by_family.setdefault(site.family, []).append(site)
+        if can_differ(site):
+            by_family.setdefault(site.family, []).append(site)
     if family is not None:
         by_family = {family: by_family.get(family, [])}
     rows = [rng.sample(sites, len(sites)) for _, sites in sorted(by_family.items())]
@@ -111,17 +120,32 @@ def tried(number: int, site_number: int, tell: Callable[[Result], None]) -> Resu
 
 
 def _is_noticed(site: Site, found: Result, on: Say, reached: Reach) -> bool:
-    """Whether the gate refuses a cell with the mutant and not without it: on a busy machine a case may fail by itself."""
-    cells, times = _in_a_fork(site, lambda say: _until_the_gate(_refused(site, say, reached)), on)
-    found.reached = max(found.reached, times)
-    for cell in cells.splitlines():
+    """Whether the gate refuses a cell with the mutant and not without it.
 
-        def again(say: Say, cell: str = cell) -> str:
-            return "\n".join(_refused(site, say, reached, only=cell))
+    A cell that is refused without the mutant as well, for example because the machine is busy, says nothing about the mutant:
+    the cells behind it are run, too.
+    """
+    unsteady: set[str] = set()
+    while True:
+        skipped = frozenset(unsteady)
 
-        if not _in_a_fork(None, again, on)[0]:
-            found.credit([cell.partition("::")[0]])
-    return bool(found.by)
+        def work(say: Say, skipped: frozenset[str] = skipped) -> str:
+            return _until_the_gate(_refused(site, say, reached, skipped=skipped))
+
+        cells, times = _in_a_fork(site, work, on)
+        found.reached = max(found.reached, times)
+        for cell in cells.splitlines():
+
+            def again(say: Say, cell: str = cell) -> str:
+                return "\n".join(_refused(site, say, reached, only=cell))
+
+            if _in_a_fork(None, again, on)[0]:
+                unsteady.add(cell)
+            else:
+                found.credit([cell.partition("::")[0]])
+        found.unsteady = sorted({*found.unsteady, *unsteady})
+        if found.by or unsteady == skipped:
+            return bool(found.by)
 
 
 def _until_the_gate(cells: Iterator[str]) -> str:
@@ -158,8 +182,11 @@ def refused_clauses(op: str) -> list[str]:
     return [clause for clause, refused in subject(op, "float32").clean.items() if refused]
 
 
-def _refused(site: Site, say: Say, reached: Reach, only: str = "") -> Iterator[str]:
-    """Run the cells that have ``reached`` the mutation, and yield those that are refused: clauses of ops, and cases.
+def _refused(
+    site: Site, say: Say, reached: Reach, only: str = "", skipped: frozenset[str] = frozenset()
+) -> Iterator[str]:
+    """Run the cells that have ``reached`` the mutation, except those that are ``skipped``, and yield those that are refused:
+    clauses of ops, and cases.
 
     Ops come first for families that run kernels. With ``only``, run that case alone, or the ops if it is the clause of an op.
     """
@@ -168,12 +195,12 @@ def _refused(site: Site, say: Say, reached: Reach, only: str = "") -> Iterator[s
         for op in OPS:
             say()
             if reached(op, site.number):
-                yield from refused_clauses(op)
+                yield from (each for each in refused_clauses(op) if each not in skipped)
 
     def of_cases() -> Iterator[str]:
         for case in cases_for(site.family):
             name = f"{case.clause}::{case.name}"
-            if (name == only) if only else reached(name, site.number):
+            if (name == only) if only else name not in skipped and reached(name, site.number):
                 say()
                 if is_refused(case):
                     yield name

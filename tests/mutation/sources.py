@@ -22,6 +22,7 @@ from torch.utils import cpp_extension
 
 from devices.files import cache_root
 from devices.simulated.backend import build
+from tests.mutation.unobserved import unobserved
 
 #: The family of what each file does.
 FILES: Final = {
@@ -228,6 +229,7 @@ def sites() -> list[Site]:
     found: list[Site] = []
     for file in FILES:
         lines = (build.SOURCES / file).read_text(encoding="utf-8").splitlines()
+        left_out = {number for number, _ in unobserved(file, lines)}
         faulty = 0  # of a planted fault: the block at this indentation and deeper
         for number, line in enumerate(lines, 1):
             indent = len(line) - len(line.lstrip())
@@ -242,7 +244,7 @@ def sites() -> list[Site]:
                 or not before
                 or before.lstrip().startswith("//")
             )
-            if faulty or not whole or indent < 2:
+            if faulty or not whole or indent < 2 or number in left_out:
                 continue
             for kind, axis, becomes in ways(line):
                 found.append(Site(len(found), file, number, kind, axis, line.strip(), becomes))
@@ -303,7 +305,8 @@ def _together(line: str, here: list[Site]) -> str:
 def prepared() -> tuple[Path, list[Site]]:
     """The folder of sources that compile, with their mutations. Made once for each state of the sources, in minutes."""
     digest = hashlib.blake2b(digest_size=8)
-    for path in [Path(__file__), *sorted(build.SOURCES.iterdir())]:
+    table = Path(__file__).with_name("unobserved.py")
+    for path in [Path(__file__), table, *sorted(build.SOURCES.iterdir())]:
         digest.update(path.read_bytes())
     folder = cache_root() / "mutation" / f"{torch.__version__}-{digest.hexdigest()}"
     known = folder / SITES

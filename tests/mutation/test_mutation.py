@@ -18,7 +18,7 @@ from conformance.checks.cases.cases import BehaviourCase
 from devices.manifest import Manifest
 from devices.verdicts import Matcher
 from tests.mutation import __main__ as command
-from tests.mutation import items, kernels, pool, reach, report, runtime, sources, unmet
+from tests.mutation import items, kernels, pool, reach, report, runtime, sources, unmet, unobserved
 from tests.mutation.conditions import AXES
 from tests.mutation.effects import GENERAL, OWN, conditioned, spoil
 from tests.mutation.kernels import Mutant, Result
@@ -336,6 +336,89 @@ def test_every_family_of_the_runtime_has_mutations() -> None:
     chosen = runtime.sample_of(1, 40, None, sources.sites())
     assert chosen == runtime.sample_of(1, 40, None, sources.sites())
     assert {site.family for site in chosen} == found
+
+
+SITE = sources.Site(7, "pinned.cpp", 58, "condition false", "conditions", "if (a) {", "")
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "differs"),
+    [
+        ("condition true", "if (!on(Fault::a_b)) {", False),
+        ("condition true", "if (!on(Fault::a_b) || here) {", False),
+        ("condition true", "if (!on(Fault::a_b) && here) {", True),
+        ("condition false", "if (here && on(Fault::a_b) && there) {", False),
+        ("condition false", "if (here || on(Fault::a_b)) {", True),
+        ("condition false", "if (here && !on(Fault::a_b)) {", True),
+        ("&& is ||", "if (here && on(Fault::a_b)) {", True),
+    ],
+)
+def test_a_condition_that_only_a_planted_fault_changes_is_not_drawn(
+    kind: str, text: str, differs: bool
+) -> None:
+    site = sources.Site(1, "copy.cpp", 1, kind, "conditions", text, "")
+    assert runtime.can_differ(site) == differs
+
+
+def test_a_cell_that_is_red_without_a_mutant_does_not_hide_the_cells_behind_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The first cell is always red. The second is red with the mutant only."""
+    cells = {"streams.wait::unsteady": (True, True), "allocator.host::peaks": (True, False)}
+
+    def refused(
+        site: object,
+        say: object,
+        reached: object,
+        only: str = "",
+        skipped: frozenset[str] = frozenset(),
+    ) -> Iterator[str]:
+        for name, (mutated, clean) in cells.items():
+            if name not in skipped and (not only or name == only):
+                yield from [name] * (clean if only else mutated)
+
+    def in_a_fork(
+        site: object, work: Callable[[Callable[[], None]], str], on: object
+    ) -> tuple[str, int]:
+        return work(lambda: None), 1
+
+    monkeypatch.setattr(runtime, "_refused", refused)
+    monkeypatch.setattr(runtime, "_in_a_fork", in_a_fork)
+    found = runtime.result_of(SITE, 0)
+    assert runtime._is_noticed(SITE, found, lambda: None, lambda name, site: True)
+    assert (found.by, found.unsteady) == (["allocator.host"], ["streams.wait::unsteady"])
+
+
+def test_only_the_mutants_of_the_named_lines_are_tried(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    table = tmp_path / "reach.json"
+    table.write_text("{}")
+    monkeypatch.setenv(reach.TABLE, str(table))
+    sites = sources.sites()
+    monkeypatch.setattr(sources, "prepared", lambda: (tmp_path, sites))
+    site = next(each for each in sites if (each.file, each.kind) == ("pinned.cpp", "call left out"))
+    tasks, environment = command.runtime_tasks(1, 1, None, {runtime.name_of(site)})
+    wanted = {
+        str(each.number) for each in sites if (each.file, each.line) == (site.file, site.line)
+    }
+    assert {task.name for task in tasks} == wanted
+    assert environment[reach.TABLE] == str(table)
+
+
+def test_a_line_without_mutants_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        command.main(["--only", "pinned.cpp:1"])
+    assert "pinned.cpp:1 has no mutant; --list prints all of them" in capsys.readouterr().err
+
+
+def test_every_line_that_is_left_out_is_there_and_would_be_mutated() -> None:
+    for entry in unobserved.UNOBSERVED:
+        lines = (sources.build.SOURCES / entry.file).read_text(encoding="utf-8").splitlines()
+        found = [number for number, by in unobserved.unobserved(entry.file, lines) if by is entry]
+        assert any(list(sources.ways(lines[number - 1])) for number in found), entry
+        left = {(site.file, site.line) for site in sources.sites()}
+        assert not left & {(entry.file, number) for number in found}
 
 
 def test_conditions_that_no_call_of_the_suite_meets(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,6 +26,16 @@ def _() -> bool:
     return not refused(lambda: torch.empty(1, device=PAST))
 
 
+@probe("device.capability_past_count")
+def _() -> bool:
+    return not refused(lambda: torch.simulated.get_device_capability(7))
+
+
+@probe("device.capability_claims_all")
+def _() -> bool:
+    return torch.bits16 in torch.simulated.get_device_capability(0)["supported_dtypes"]
+
+
 @probe("device.index_not_restored")
 def _() -> bool:
     def lost() -> bool:

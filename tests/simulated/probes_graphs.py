@@ -440,3 +440,31 @@ def _() -> bool:
     (graphed(given) * 2).sum().backward()
     torch.simulated.synchronize()
     return given.grad is None or given.grad.tolist() != [12.0, 12.0]
+
+
+# Waits
+
+
+@probe("graphs.foreign_event_ignored")
+def _() -> bool:
+    event, stream = new_stream().record_event(), new_stream()
+    x = settled(lambda: ones(2))
+
+    def capture() -> None:
+        with stream, Graph():
+            x.add_(1)
+            stream.wait_event(event)
+
+    return not raises(capture)
+
+
+@probe("graphs.ended_capture_joined")
+def _() -> bool:
+    stream, other = new_stream(), new_stream()
+    x = settled(lambda: ones(2))
+    with stream, Graph():
+        x.add_(1)
+        event = stream.record_event()
+    with contextlib.suppress(RuntimeError):
+        other.wait_event(event)
+    return bool(other.is_capturing())

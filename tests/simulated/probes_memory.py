@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from conformance.suites.allocator import host_memory
 from devices.simulated.backend import library
 from tests.simulated.probes import ones, probe, raises
 
@@ -548,6 +549,94 @@ def _() -> bool:
     before = torch.simulated.host_memory_stats()["active_bytes.current"]
     pinned()
     return torch.simulated.host_memory_stats()["active_bytes.current"] != before
+
+
+@probe("allocator.host_peaks_kept")
+def _() -> bool:
+    torch.empty(2**23, dtype=torch.uint8, pin_memory=True)
+    torch.simulated.reset_peak_host_memory_stats()
+    stats = torch.simulated.host_memory_stats()
+    return stats["active_bytes.peak"] != stats["active_bytes.current"]
+
+
+@probe("allocator.host_totals_kept")
+def _() -> bool:
+    pinned()
+    torch.simulated.reset_accumulated_host_memory_stats()
+    return torch.simulated.host_memory_stats()["active_bytes.allocated"] != 0
+
+
+@probe("allocator.host_block_for_nothing")
+def _() -> bool:
+    before = torch.simulated.host_memory_stats()["active_requests.current"]
+    nothing = torch.empty(0, pin_memory=True)
+    after = torch.simulated.host_memory_stats()["active_requests.current"]
+    return after != before and nothing.numel() == 0
+
+
+@probe("allocator.host_release_not_counted")
+def _() -> bool:
+    torch.simulated.empty_host_cache()
+    before = torch.simulated.host_memory_stats()["allocations.current"]
+    pinned()
+    torch.simulated.empty_host_cache()
+    return torch.simulated.host_memory_stats()["allocations.current"] != before
+
+
+def _actions(work: Callable[[], object]) -> list[str]:
+    torch.simulated.memory._record_memory_history()
+    with contextlib.suppress(RuntimeError):
+        work()
+    trace = torch.simulated.memory._snapshot()["device_traces"][0]
+    torch.simulated.memory._record_memory_history(None)
+    return [event["action"] for event in trace]
+
+
+@probe("allocator.history_without_oom")
+def _() -> bool:
+    return "oom" not in _actions(lambda: take(TOO_MUCH))
+
+
+@probe("allocator.history_without_segment_free")
+def _() -> bool:
+    def work() -> None:
+        take(24 * MIB)
+        torch.simulated.synchronize()
+        torch.simulated.empty_cache()
+
+    return "segment_free" not in _actions(work)
+
+
+@probe("allocator.snapshot_all_small")
+def _() -> bool:
+    block = take(24 * MIB)
+    sorts = {segment["segment_type"] for segment in torch.simulated.memory_snapshot()}
+    return "large" not in sorts and block.numel() > 0
+
+
+@probe("allocator.pool_statistics_of_all")
+def _() -> bool:
+    outside, pool = take(24 * MIB), torch.simulated.MemPool()
+    with torch.simulated.use_mem_pool(pool):
+        inside = take(4096)
+    name = "reserved_bytes_by_private_pools." + "_".join(map(str, pool.id)) + ".large_pool.current"
+    return stat(name) != 0 and outside.numel() > inside.numel()
+
+
+@probe("allocator.events_never_freed")
+def _() -> bool:
+    def heap() -> int:
+        gc.collect()
+        return host_memory.measure_host_memory().heap
+
+    def work() -> None:
+        for _ in range(200):
+            torch.Event("simulated").record()
+
+    work()
+    before = heap()
+    work()
+    return heap() - before > 10_000
 
 
 @probe("transfer.pinned_unmarked_elsewhere")

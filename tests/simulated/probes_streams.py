@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
+import warnings
 from collections.abc import Callable, Iterator
 
 import torch
@@ -380,6 +381,57 @@ def _() -> bool:
         event.record(first)
         early.wait(second)
         return waits and second.query()
+
+
+@probe("events.ipc_synchronize_returns_early")
+def _() -> bool:
+    event, stream = torch.simulated.Event(interprocess=True), new_stream()
+    returned = threading.Event()
+
+    def wait() -> None:
+        event.synchronize()
+        returned.set()
+
+    with held(stream):
+        event.record(stream)
+        thread = threading.Thread(target=wait)
+        thread.start()
+        early = returned.wait(0.2)
+    thread.join()
+    return early
+
+
+@probe("streams.gradient_not_recorded")
+def _() -> bool:
+    reads, makes, caller = new_stream(), new_stream(), new_stream()
+    x = torch.ones(64, device="simulated:0", requires_grad=True)
+    with reads:
+        y = x * 3
+    makes.wait_stream(reads)
+    with makes:
+        z = y * 2
+    given = ones(64)
+    torch.simulated.synchronize()
+    with warnings.catch_warnings(), held(reads):
+        warnings.simplefilter("ignore")
+        with caller:
+            z.backward(given)
+        with makes:
+            others = [torch.full((64,), 777.0, device="simulated:0") for _ in range(6)]
+        makes.synchronize()
+    torch.simulated.synchronize()
+    assert x.grad is not None and others
+    return x.grad.tolist() != [6.0] * 64
+
+
+@probe("device.error_lost_by_other_index")
+def _() -> bool:
+    with torch.accelerator.device_index(1):
+        library.fail("made up")
+    while library.device_count() and not new_stream(1).query():
+        time.sleep(0.001)
+    torch.simulated.synchronize(0)
+    return not raises(lambda: torch.simulated.synchronize(1))
 
 
 @probe("events.ipc_handle_dead")

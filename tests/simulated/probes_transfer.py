@@ -117,6 +117,14 @@ def _() -> bool:
     return x.tolist() != [0.0, 1.0, 2.0, 3.0]
 
 
+@probe("transfer.resize_on_current_index")
+def _() -> bool:
+    x = torch.ones(4, device="simulated:1")
+    with torch.accelerator.device_index(0):
+        x.untyped_storage().resize_(4096)
+    return x.untyped_storage().device.index != 1
+
+
 @probe("transfer.resize_zero_keeps_memory")
 def _() -> bool:
     x = counted(1000)

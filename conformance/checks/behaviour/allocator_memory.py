@@ -102,6 +102,17 @@ def empty_host(context: CaseContext) -> None:
     general()
 
 
+def pinned(size: int) -> torch.Tensor:
+    """Returns an uninitialized tensor of ``size`` bytes in pinned host memory."""
+    return torch.empty(size, dtype=torch.uint8, pin_memory=True)
+
+
+def host_statistics(context: CaseContext) -> dict[str, int]:
+    """Returns the statistics of pinned host memory under the names that torch.cuda.host_memory_stats uses, such as
+    ``active_bytes.current``."""
+    return dict(context.own("host_statistics")())
+
+
 def new_queue(context: CaseContext) -> Any:
     """Returns a context manager that makes a new stream current, so that requests cannot use memory cached for
     other streams. The context manager does nothing if the device has no streams."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import pickle
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext, suppress
 from typing import Any
 
 from torch.cuda import _memory_viz
@@ -13,8 +13,10 @@ from torch.cuda import _memory_viz
 from conformance.checks.behaviour.allocator_memory import (
     KIB,
     MIB,
+    TOO_MUCH,
     freed,
     fresh,
+    memory_info,
     span,
 )
 from conformance.checks.cases.cases import Cases
@@ -124,9 +126,10 @@ def in_order(context: CaseContext) -> None:
     )
 
 
+_LIVE = ("active_allocated",)
 #: For each sum in a segment of the snapshot: the states of the blocks that it counts.
 _STATES = {
-    "allocated_size": ("active_allocated",),
+    "allocated_size": _LIVE,
     "active_size": ("active_allocated", "active_pending_free", "active_awaiting_free"),
 }
 
@@ -238,6 +241,10 @@ def sums(context: CaseContext) -> None:
         held = [sum(b["size"] for b in s["blocks"] if b["state"] in states) for s in told]
         found = [segment[name] for segment in told]
         context.same(found, held, f"`{name}` of a segment differs from the sum over its blocks")
+    if told := [segment for segment in segments if "requested_size" in segment]:
+        held = [sum(b["requested_size"] for b in s["blocks"] if b["state"] in _LIVE) for s in told]
+        text = "`requested_size` of a segment differs from the sum over its live blocks"
+        context.same([segment["requested_size"] for segment in told], held, text)
 
 
 #: The fields of segments and blocks that torch documents for ``torch.cuda.memory._snapshot``, with their
@@ -248,6 +255,8 @@ _SEGMENT = {
     "blocks": list,
 }
 _BLOCK = {"size": int, "requested_size": int, "state": str, "frames": list}
+#: The same for the events of the history.
+_EVENT = {"action": str, "size": int, "stream": int, "frames": list}
 
 
 @cases("allocator.history")
@@ -264,6 +273,10 @@ def documented(context: CaseContext) -> None:
             context.check(
                 right, f"a {what} of the snapshot lacks the field `{name}` of type {kind.__name__}"
             )
+    pools = [segment.get("segment_pool_id") for segment in segments]
+    right = all(isinstance(pool, tuple) and len(pool) == 2 for pool in pools)
+    text = "a segment of the snapshot has no `segment_pool_id` of two integers"
+    context.check(right, text, found=pools)
     sorts = {segment["segment_type"] for segment in segments}
     context.check(
         sorts <= {"small", "large"},
@@ -275,6 +288,87 @@ def documented(context: CaseContext) -> None:
         size = block.numel()
         text = f"no live block of the snapshot has the `requested_size` {size}"
         context.check(size in live, text, found=sorted(set(live)))
+
+
+@cases("allocator.history")
+def events_documented(context: CaseContext) -> None:
+    """The events of the history have the documented fields with the documented types. The event of an out-of-memory error
+    has `device_free`, the bytes that are free on the device, instead of an address, and its size is the number of bytes
+    that were requested."""
+    with _recorded(context):
+        freed_block = context.bytes_of(3 * KIB)
+        del freed_block
+        with suppress(RuntimeError):
+            context.bytes_of(TOO_MUCH)
+        events = _trace(context)
+    context.must(events, "the recorded memory history has no events")
+    for name, kind in _EVENT.items():
+        right = all(isinstance(each.get(name), kind) for each in events)
+        text = f"an event of the history lacks the field `{name}` of type {kind.__name__}"
+        context.check(right, text)
+    refused = [each for each in events if each["action"] == "oom"]
+    others = [each for each in events if each["action"] != "oom"]
+    right = all(isinstance(each.get("addr"), int) for each in others)
+    context.check(right, "an event of the history lacks the field `addr` of type int")
+    context.check(refused, "an out-of-memory error has no event `oom` in the history")
+    for each in refused:
+        text = "the event of an out-of-memory error has another size than what was requested"
+        context.same(each["size"], TOO_MUCH, text)
+        context.check("addr" not in each, "the event of an out-of-memory error has an address")
+        free = each.get("device_free")
+        text = "the event of an out-of-memory error lacks the field `device_free` of type int"
+        context.check(isinstance(free, int), text, found=free)
+        if isinstance(free, int) and context.has("allocator_memory_info"):
+            total = memory_info(context)[1]
+            text = "`device_free` of an out-of-memory error is below 0 or above the memory of the device"
+            context.check(0 <= free <= total, text, expected=f"0 to {total}", found=free)
+
+
+@cases("allocator.history", requires={"pointers"})
+def segments_come_and_go(context: CaseContext) -> None:
+    """While the history is recorded, a block is allocated for which the allocator asks the device for a new segment, and
+    after it was freed, empty_cache() gives the segment back. The history has one segment_alloc and one segment_free with
+    the address of the segment, and both have its size, which is that of the segment in the snapshot."""
+    size = 24 * MIB
+    fresh(context)
+    with _recorded(context):
+        block = context.bytes_of(size)
+        place = span(block)[0]
+        segments = [each for each in _segments(context) if each["address"] == place]
+        del block
+        fresh(context)
+        events = _trace(context)
+    context.must(
+        len(segments) == 1, "no segment of the snapshot begins at the address of a new large block"
+    )
+    for action in ("segment_alloc", "segment_free"):
+        mine = [each for each in events if each["action"] == action and each["addr"] == place]
+        text = f"the history does not have one {action} for a segment that was allocated and given back"
+        context.same(len(mine), 1, text, Kind.COUNT)
+        text = f"{action} in the history has another size than the segment in the snapshot"
+        context.same(mine[0]["size"], segments[0]["total_size"], text)
+    left = [each for each in _segments(context) if each["address"] == place]
+    context.same(left, [], "a segment that was given back is still in the snapshot")
+
+
+@cases("allocator.history", requires={"pointers"})
+def kinds_of_segments(context: CaseContext) -> None:
+    """In the snapshot, the segment of a live block names the stream on which the block was allocated, and its type: large
+    for a block of 24 MiB (more than 1 MB, as documented), and small for one of 3 KiB."""
+    stream = context.stream() if context.has("streams") else None
+    with nullcontext() if stream is None else stream:
+        blocks = [context.bytes_of(24 * MIB), context.bytes_of(3 * KIB)]
+    segments = _segments(context)
+    for block, sort in zip(blocks, ("large", "small"), strict=True):
+        place = span(block)[0]
+        mine = [s for s in segments if s["address"] <= place < s["address"] + s["total_size"]]
+        context.same(len(mine), 1, "a live block is not in exactly one segment", Kind.COUNT)
+        text = f"the segment of a block of {block.numel()} bytes has the wrong `segment_type`"
+        context.same(mine[0]["segment_type"], sort, text)
+        if stream is not None and context.has("native_handle"):
+            known = {stream.native_handle, stream.stream_id}
+            text = "the segment of a block names another stream than the one it was allocated on"
+            context.check(mine[0]["stream"] in known, text, expected=known, found=mine[0]["stream"])
 
 
 @cases("allocator.history", requires={"pointers"})

@@ -16,11 +16,18 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import torch
 
-from conformance.checks.behaviour.allocator_memory import fresh, memory_info
+from conformance.checks.behaviour.allocator_memory import (
+    KIB,
+    empty_host,
+    fresh,
+    memory_info,
+    pinned,
+)
 from conformance.checks.behaviour.graph_capture import new_graph
 from conformance.checks.cases.cases import Cases
 from conformance.checks.cases.context import CaseContext
@@ -37,6 +44,8 @@ _SIDE = 128
 _CALLS = 4  # calls in a window of device memory
 _HOST_CALLS = 16  # calls in a window of host memory
 _WINDOWS = 3
+_EVENTS = 8  # events that are made in one repetition
+_OPEN_FILES = Path("/proc/self/fd")  # where Linux lists the open files of the process
 
 
 # Measuring
@@ -538,6 +547,56 @@ def double_backward(context: CaseContext) -> None:
         [],
         "the bytes of device memory in use grew in each window of repetitions",
     )
+
+
+@cases("allocator.steady", requires={"streams", "events"})
+@little_to_collect()
+def events(context: CaseContext) -> None:
+    """Events are made, recorded, waited for and freed repeatedly, among them interprocess events if the device has them.
+    Host memory does not grow, and neither does the number of open files of the process."""
+    stream, interprocess = context.stream(), context.has("event_ipc")
+
+    def repeat() -> None:
+        for _ in range(_EVENTS):
+            event = context.event()
+            event.record(stream)
+            stream.wait_event(event)
+            event.synchronize()
+
+    def shared() -> None:
+        event = context.own("event")(interprocess=True)
+        event.ipc_handle()
+        event.record()
+        event.synchronize()
+
+    before = _open_files()
+    for _ in range(4 * interprocess):
+        shared()
+    gc.collect()
+    opened = _open_files() - before
+    text = "the number of open files of the process grew with each interprocess event that was made and freed"
+    context.check(opened < 4, text, expected="less than 4 more after 4 events", found=opened)
+    _host_stays(context, repeat, _CALLS, host_bound(context, _CALLS, FLOOR), "events")
+
+
+@cases("allocator.steady", requires={"pinned_memory"})
+@little_to_collect()
+def pinned_memory(context: CaseContext) -> None:
+    """Pinned blocks are written, freed, and given back to the system by empty_host_cache(), repeatedly. Host memory does not
+    grow."""
+    empty_host(context)
+
+    def repeat() -> None:
+        pinned(256 * KIB).fill_(1)
+        context.settle()
+        empty_host(context)
+
+    _host_stays(context, repeat, _CALLS, host_bound(context, _CALLS, FLOOR), "pinned memory")
+
+
+def _open_files() -> int:
+    """Returns the number of files that the process has open; 0 on a system that does not list them."""
+    return len(list(_OPEN_FILES.iterdir())) if _OPEN_FILES.is_dir() else 0
 
 
 @cases("allocator.steady")

@@ -17,10 +17,12 @@ from conformance.checks.behaviour.allocator_memory import (
     freed,
     fresh,
     given_back,
+    host_statistics,
     inside,
     keeps,
     known,
     none_inside,
+    pinned,
     span,
 )
 from conformance.checks.cases.cases import Cases
@@ -384,6 +386,53 @@ def of_another_index(context: CaseContext) -> None:
     fresh(context)
 
 
+@cases("allocator.pools", requires={"allocator_statistics"})
+def counted_by_pool(context: CaseContext) -> None:
+    """If the device's memory_stats count the reserved bytes of private pools, each pool has its own numbers: the current
+    bytes are those of its segments, small and large blocks are counted apart, and the totals fit. A pool that was given
+    back is not listed any more."""
+    read = getattr(context.module, "memory_stats", None)
+    fresh(context)
+    pool, use = context.own("pool")(), context.own("use_pool")
+    blocks = [context.bytes_of(size) for size in (3 * KIB, 5 * MIB)]  # not counted
+    with use(pool, 0):
+        blocks += [context.bytes_of(size) for size in (3 * KIB, 5 * MIB)]
+    if read is None or not hasattr(pool, "id"):
+        raise NotDeclared("the device has no memory_stats, or its pools have no `id`")
+    stem = "reserved_bytes_by_private_pools." + "_".join(map(str, pool.id))
+    now = {name: value for name, value in read(0).items() if name.startswith(stem + ".")}
+    if not now and not any(name.startswith("reserved_bytes_by_private_pools") for name in read(0)):
+        raise NotDeclared("the device's memory_stats do not count by private pool")
+    metrics = ("current", "peak", "allocated", "freed")
+    names = [
+        f"{stem}.{part}.{one}" for part in ("all", "small_pool", "large_pool") for one in metrics
+    ]
+    missing = [name for name in names if name not in now]
+    context.same(missing, [], "memory_stats lack numbers of a private pool that has memory")
+    small, large = now[f"{stem}.small_pool.current"], now[f"{stem}.large_pool.current"]
+    text = "memory_stats do not count small and large blocks of a private pool apart"
+    context.check(small >= 3 * KIB and large >= 5 * MIB, text, found=(small, large))
+    text = "the reserved bytes of a private pool are not the sum of its small and large ones"
+    context.same(now[f"{stem}.all.current"], small + large, text)
+    for part in ("all", "small_pool", "large_pool"):
+        current, peak, allocated, freed_bytes = (now[f"{stem}.{part}.{one}"] for one in metrics)
+        text = "the totals of a private pool's reserved bytes do not fit its current value and peak"
+        fits = allocated - freed_bytes == current and 0 <= current <= peak <= allocated
+        context.check(fits, text, found=(current, peak, allocated, freed_bytes), at=part)
+    if hasattr(pool, "snapshot"):
+        reserved = sum(segment["total_size"] for segment in pool.snapshot())
+        text = "memory_stats give a private pool other reserved bytes than its snapshot"
+        context.same(now[f"{stem}.all.current"], reserved, text)
+    del blocks, pool
+    fresh(context)
+    left = [
+        name
+        for name in read(0)
+        if name.startswith(stem + ".") and read(0)[name] and name.endswith("current")
+    ]
+    context.same(left, [], "memory_stats count memory of a private pool that was given back")
+
+
 @cases("allocator.pools", requires={"pointers"})
 def describes_itself(context: CaseContext) -> None:
     """Two pools have different ids, and the snapshot of a pool has the segments of that pool only. What the device's
@@ -519,16 +568,6 @@ def changed_after_use(context: CaseContext) -> None:
     )
 
 
-def _pinned(size: int) -> torch.Tensor:
-    return torch.empty(size, dtype=torch.uint8, pin_memory=True)
-
-
-def _statistics(context: CaseContext) -> dict[str, int]:
-    """Returns the statistics of pinned host memory under the names that torch.cuda.host_memory_stats uses, such as
-    ``active_bytes.current``."""
-    return dict(context.own("host_statistics")())
-
-
 def _empty(context: CaseContext) -> None:
     context.settle()
     empty_host(context)
@@ -537,12 +576,12 @@ def _empty(context: CaseContext) -> None:
 @cases("allocator.host")
 def empty_is_safe(context: CaseContext) -> None:
     """empty_host_cache does not affect live pinned blocks, and pinned memory can be allocated afterwards."""
-    block = _pinned(70_000).copy_(known(70_000, 9))
+    block = pinned(70_000).copy_(known(70_000, 9))
     context.must(block.is_pinned(), "a tensor made with pin_memory=True is not pinned")
-    _pinned(MIB)
+    pinned(MIB)
     _empty(context)
     keeps(context, block, 9)
-    other = _pinned(70_000).copy_(known(70_000, 10))
+    other = pinned(70_000).copy_(known(70_000, 10))
     keeps(
         context,
         other,
@@ -560,7 +599,7 @@ def empty_spares_copies(context: CaseContext) -> None:
     there = context.bytes_of(70_000).copy_(want).fill_(0)
     context.settle()
     with context.hold(stream, needed=False) as hold:
-        block = _pinned(70_000).copy_(want)
+        block = pinned(70_000).copy_(want)
         with stream:
             there.copy_(block, non_blocking=True)
         del block
@@ -578,9 +617,9 @@ def empty_spares_copies(context: CaseContext) -> None:
 def counts(context: CaseContext, size: int) -> None:
     """A live pinned block raises active_requests by one, and active_bytes by at least its requested size and at
     most twice that size."""
-    before = _statistics(context)
-    block = _pinned(size)
-    during = _statistics(context)
+    before = host_statistics(context)
+    block = pinned(size)
+    during = host_statistics(context)
     context.must(block.is_pinned(), "a tensor made with pin_memory=True is not pinned")
     rise = during["active_bytes.current"] - before["active_bytes.current"]
     most = max(2 * size, 4 * KIB)
@@ -593,7 +632,7 @@ def counts(context: CaseContext, size: int) -> None:
     context.same(requests, 1, "a pinned block did not raise the active requests by one")
     del block
     context.settle()
-    after = _statistics(context)
+    after = host_statistics(context)
     for name in ("active_bytes.current", "active_requests.current"):
         context.same(
             after[name],
@@ -607,18 +646,18 @@ def reuses(context: CaseContext) -> None:
     """A freed pinned block serves the next request of the same size, so the allocator requests no memory from the
     system. The same is true after a queued copy that read the block has finished."""
     there = context.bytes_of(200 * KIB)
-    _pinned(200 * KIB)
+    pinned(200 * KIB)
     context.settle()
     for at in ("never used", "read by a queued copy"):
-        before = _statistics(context)
+        before = host_statistics(context)
         for _ in range(5):
-            block = _pinned(200 * KIB)
+            block = pinned(200 * KIB)
             context.must(block.is_pinned(), "a tensor made with pin_memory=True is not pinned")
             if at != "never used":
                 there.copy_(block, non_blocking=True)
             del block
             context.settle()
-        asked = _statistics(context)["num_host_alloc"] - before["num_host_alloc"]
+        asked = host_statistics(context)["num_host_alloc"] - before["num_host_alloc"]
         context.same(
             asked,
             0,
@@ -631,14 +670,14 @@ def reuses(context: CaseContext) -> None:
 def empties(context: CaseContext) -> None:
     """empty_host_cache returns unused pinned memory to the system."""
     _empty(context)
-    before = _statistics(context)["allocated_bytes.current"]
-    _pinned(5 * MIB)
+    before = host_statistics(context)["allocated_bytes.current"]
+    pinned(5 * MIB)
     context.must(
-        _statistics(context)["allocated_bytes.current"] > before,
+        host_statistics(context)["allocated_bytes.current"] > before,
         "a freed pinned block, which the pool keeps, is no longer counted as allocated",
     )
     _empty(context)
-    after = _statistics(context)["allocated_bytes.current"]
+    after = host_statistics(context)["allocated_bytes.current"]
     context.same(
         after,
         before,

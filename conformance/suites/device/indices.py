@@ -78,10 +78,34 @@ def streams_past_it(context: CaseContext) -> None:
 @cases("device.count", requires={"allocator_statistics"})
 def statistics_past_it(context: CaseContext) -> None:
     """Functions that read or reset memory statistics raise an error for a device index that is equal to the
-    number of devices."""
-    names = ("memory_stats", "memory_allocated", "reset_peak_memory_stats")
-    calls = {f"torch.accelerator.{name}": getattr(torch.accelerator.memory, name) for name in names}
+    number of devices: those of torch.accelerator and those that torch.<device> has of the same names."""
+    names = ["memory_stats", "memory_allocated", "memory_reserved"]
+    names += ["max_memory_allocated", "max_memory_reserved"]
+    names += ["reset_peak_memory_stats", "reset_accumulated_memory_stats"]
+    if context.has("allocator_memory_info"):
+        names.append("get_memory_info")
+    memory, module = torch.accelerator.memory, context.module
+    calls = {f"torch.accelerator.{name}": getattr(memory, name) for name in names}
+    own = {"get_memory_info": "mem_get_info"}
+    for name in (own.get(name, name) for name in names):
+        if hasattr(module, name):
+            calls[f"torch.{context.kind}.{name}"] = getattr(module, name)
     _raise(context, calls, context.at(counted(context)))
+
+
+@cases("device.count", requires={"properties"})
+def properties_past_it(context: CaseContext) -> None:
+    """The functions of the device's module that tell properties raise an error for a device index that is equal to the number
+    of devices, and so do a generator of that index and `with torch.<device>.device(...)`."""
+    module, past = context.module, counted(context)
+    names = ("get_device_properties", "get_device_name", "get_device_capability")
+    calls = {f"torch.{context.kind}.{n}": getattr(module, n) for n in names if hasattr(module, n)}
+
+    def draw(at: torch.device) -> torch.Tensor:
+        return torch.rand(2, device=at, generator=torch.Generator(at))
+
+    calls["torch.Generator"] = draw
+    _raise(context, calls, context.at(past))
 
 
 @cases("device.count", requires={"multi_device"})

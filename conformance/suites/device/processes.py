@@ -326,6 +326,36 @@ def _on_the_other_index(context: CaseContext) -> None:
         context.raises(Exception, fail_and_wait, text=text)
 
 
+def _other_index_works(context: CaseContext) -> None:
+    """Queues work that fails on index 1. Checks that results on index 0 are right or that reading them raises, and that index 1
+    raises the failure afterwards."""
+    numbers = torch.arange(1000.0)
+    x, told = context.to_device(numbers), 0
+    with context.on(1):
+        try:
+            given = _fail(context, 1)
+        except Exception:  # reported by the call itself, which is allowed
+            given, told = [], 1
+    for _ in range(2):
+        try:
+            with context.on(0):
+                got = context.from_device(x * 2)
+                torch.accelerator.synchronize(context.at(0))
+        except Exception:  # an error is not a wrong result
+            continue
+        text = "a result on index 0 is wrong after work failed on index 1"
+        context.equal(got, numbers * 2, text)
+    if not told:
+        with context.on(1):
+            text = "index 1 did not raise an exception for its failed work after index 0 had been synchronized"
+            context.raises(Exception, lambda: _wait_on(context, 1, given), text=text)
+
+
+def _wait_on(context: CaseContext, index: int, given: list[torch.Tensor]) -> None:
+    torch.accelerator.synchronize(context.at(index))
+    context.opened.settle(given)
+
+
 def _later_results(context: CaseContext) -> None:
     """Queues work that fails, then other work. Checks that the results of the other work are right or that reading
     them raises an exception, and that the failure is raised at some point."""
@@ -377,7 +407,10 @@ def _behind_other_work(context: CaseContext) -> None:
 )
 @cases(
     "device.async_error",
-    over={"on_the_other_index": ("_on_the_other_index",)},
+    over={
+        "on_the_other_index": ("_on_the_other_index",),
+        "other_index_works": ("_other_index_works",),
+    },
     requires={"multi_device", "streams"},
     indices=2,
 )

@@ -112,7 +112,8 @@ def converts(context: CaseContext) -> None:
 
 @cases("device.capability")
 def says_so(context: CaseContext) -> None:
-    """torch.accelerator.get_device_capability reports every declared dtype in its supported_dtypes."""
+    """torch.accelerator.get_device_capability reports every declared dtype in its supported_dtypes. If it reports others,
+    they work as well."""
     declared = {getattr(torch, name) for name in context.descriptor.dtypes}
     if not context.accelerated:
         context.check(declared, "the descriptor declares no dtypes")
@@ -125,6 +126,14 @@ def says_so(context: CaseContext) -> None:
             said = declared
         missing = sorted(map(str, declared - set(said)))
         context.same(missing, [], "supported_dtypes lacks declared dtypes")
+        more = sorted(set(said) - declared, key=str)
+        unusable = {
+            name: failure_of(raised).detail if raised else problem
+            for name, problem, raised in _each(context, more, partial(_converted, context))
+            if problem or raised
+        }
+        text = "supported_dtypes has dtypes to which float32 cannot be converted on the device"
+        context.same(unusable, {}, text)
 
 
 @cases("device.capability")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from conformance.checks.behaviour.graph_capture import (
@@ -11,6 +12,7 @@ from conformance.checks.behaviour.graph_capture import (
     counting,
     give,
     new_graph,
+    refusal,
     replay,
     there,
     works,
@@ -144,6 +146,68 @@ def unjoined(context: CaseContext) -> None:
     )
     works(context, stream, "the capturing stream could not capture after the failed capture")
     works(context, side, "the side stream could not capture after the failed capture")
+
+
+@cases("graphs.fork_join", over={"event_of_before_the_capture": ("before",), "event_of_another_capture": ("other",)})  # fmt: skip
+def foreign_event(context: CaseContext, kind: str) -> None:
+    """During a capture, the capturing stream waits for an event that is not part of it: one that another stream recorded
+    before the capture, or one of another capture. A graph cannot contain such a wait, so the wait or the end of the capture
+    raises RuntimeError. Both streams can capture again afterwards."""
+    x, y = there(context, counting(4)), there(context, counting(4))
+    stream, other = context.streams()
+    refusals: list[Any] = []
+
+    def wait(event: Any) -> None:
+        y.add_(1)
+        stream.wait_event(event)
+
+    if kind == "before":
+        with other:
+            x.add_(1)
+        event = other.record_event()
+        refusals.extend(refusal(stream, new_graph(context), lambda: wait(event)))
+    else:
+        first, second = new_graph(context), new_graph(context)
+        with other:  # not `with graph`, which synchronizes the device
+            first.capture_begin()
+            x.add_(1)
+            event = other.record_event()
+        with stream:
+            for step in (second.capture_begin, lambda: wait(event), second.capture_end):
+                try:
+                    step()
+                except Exception as error:
+                    refusals.append(error)
+        with other, suppress(RuntimeError):
+            first.capture_end()
+    context.settle()
+    text = "a capture whose stream waits for an event that is not part of the capture did not raise RuntimeError"
+    raised = any(isinstance(each, RuntimeError) for each in refusals)
+    context.check(raised, text, expected="RuntimeError", found=refusals, kind=Kind.NOT_RAISED)
+    text = "is_capturing() of a stream is True after the captures have ended"
+    found = [context.is_capturing(stream), context.is_capturing(other)]
+    context.same(found, [False] * 2, text)
+    works(context, stream, "the stream could not capture after the refused wait")
+    works(context, other, "the stream of the event could not capture after the refused wait")
+
+
+@cases("graphs.fork_join")
+def event_of_an_ended_capture(context: CaseContext) -> None:
+    """After a capture, another stream waits for an event whose last record is part of it. The wait may raise RuntimeError.
+    If it does not, it is not part of any capture: the stream does not capture, and its work runs."""
+    x, (stream, other) = there(context, counting(4)), context.streams()
+    with captured(context, stream):
+        x.add_(1)
+        event = stream.record_event()
+    with suppress(RuntimeError):
+        other.wait_event(event)
+    text = "a stream captures after it waited for an event of a capture that had ended"
+    context.same(context.is_capturing(other), False, text)
+    with other:
+        y = x * 2
+    context.settle()
+    text = "work on a stream that waited for an event of an ended capture gave wrong values"
+    context.equal(y, counting(4) * 2, text)
 
 
 @cases("graphs.fork_join")

@@ -91,6 +91,34 @@ def on_the_streams_of_forward(context: CaseContext) -> None:
 
 
 @cases("streams.autograd")
+def gradients_live_as_long_as_they_are_read(context: CaseContext) -> None:
+    """A gradient is computed on one stream and read by a node on another stream, which is busy. Its memory is not reused
+    before that node has run, although the gradient has been freed by then."""
+    reads, makes = two(context)
+    caller, x = context.stream(), _leaf(context)
+    with reads:
+        y = x * 3
+    makes.wait_stream(reads)
+    with makes:
+        z = y * 2
+    context.settle()
+    given = filled(context, 1, dtype=torch.float32)
+    with context.hold(reads) as hold:
+        with caller:
+            _backward(z, given)
+        with makes:
+            others = [torch.full((SIZE,), 777.0, device=context.device) for _ in range(6)]
+        makes.synchronize()
+        hold.must_be_in_flight()
+    reads.synchronize()
+    caller.synchronize()
+    context.must(x.grad is not None and len(others) == 6, "the leaf has no gradient")
+    assert x.grad is not None
+    text = "the memory of a gradient was reused before the stream that reads it had read it"
+    context.equal(x.grad, torch.full((SIZE,), 6.0), text)
+
+
+@cases("streams.autograd")
 def caller_waits_for_backward(context: CaseContext) -> None:
     """Work that is queued on the caller's stream after backward() sees the gradients, although the stream of
     the forward pass was busy."""

@@ -469,6 +469,42 @@ def works_in_its_process(context: CaseContext) -> None:
     leaves(context, second, tensor, 7, "the work after the event gave wrong values")
 
 
+@cases("events.ipc")
+def latest_record_of_several_streams(context: CaseContext) -> None:
+    """An interprocess event is recorded on a busy stream and then on an idle one. Only the latest record counts: query() is
+    True and synchronize() returns while the first stream is still busy, and query() stays True when that stream has
+    finished."""
+    first, second = two(context, make=_own(context).stream)
+    event, tensor = context.own("event")(interprocess=True), filled(context, 1)
+    with context.hold(first) as hold:
+        event.record(first)
+        hold.waits(event, "an interprocess event has completed although its stream is blocked")
+        event.record(second)
+        second.synchronize()
+        done = context.ends(event)
+        context.check(done, "query() is False although the stream of the latest record is idle")
+        hold.call(event.synchronize)
+    leaves(context, first, tensor, 1, "a record changed a tensor")
+    context.check(event.query(), "query() became False when an earlier record was reached")
+    event.record(first)
+    event.synchronize()
+    context.check(event.query(), "query() is False after synchronize() of an interprocess event")
+
+
+@cases("events.ipc")
+def handle_of_no_event(context: CaseContext) -> None:
+    """from_ipc_handle() with a handle that is no event's raises an exception."""
+    handle = context.own("event")(interprocess=True).ipc_handle()
+    context.must(len(handle) > 1, "ipc_handle() of an event is shorter than two bytes")
+    context.raises(
+        Exception,
+        context.own("event").from_ipc_handle,
+        context.device,
+        handle[: len(handle) // 2],
+        text="from_ipc_handle() with a part of a handle did not raise an exception",
+    )
+
+
 @cases("streams.wait")
 def of_both_classes(context: CaseContext) -> None:
     """An event of the device's own class is recorded on a stream of the generic class torch.Stream, and a stream of that class

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import torch
@@ -19,6 +21,7 @@ from conformance.checks.behaviour.queued_work import (
 )
 from conformance.checks.cases.cases import Cases
 from conformance.checks.cases.context import CaseContext
+from conformance.checks.cases.held_streams import value_behind
 from devices.failure import Kind
 
 cases = Cases(Kind.ORDER)
@@ -467,6 +470,36 @@ def copied_in_order(context: CaseContext, mine: int, target_held: bool) -> None:
         hold.waits(taking, "the copy did not wait for the blocked stream")
     giving.synchronize()
     leaves(context, taking, target, 8, "the copy did not run between the work before and after it")
+
+
+@cases("streams.cross_device", indices=2, over={"real_part_forth": (0,), "real_part_back": (1,)})
+def converted_in_order(context: CaseContext, mine: int) -> None:
+    """A copy between two device indices that drops the imaginary part, so that the values are converted, waits for the work
+    that is queued on the source's stream."""
+    giving = context.stream(mine)
+    source = torch.full((1000,), 2.0, dtype=torch.complex64, device=context.at(mine))
+    target = torch.zeros(1000, device=context.at(1 - mine))
+    source.mul_(1)
+    with _without_warning():
+        target.copy_(source)
+    context.settle()
+
+    def copy() -> torch.Tensor:
+        with giving, _without_warning():
+            return target.copy_(source.mul_(3))
+
+    made = value_behind(context.hold(giving, needed=False), copy)
+    context.settle()
+    text = "a copy to another index that converts did not wait for work on the source's stream"
+    context.equal(made, torch.full((1000,), 6.0), text)
+
+
+@contextmanager
+def _without_warning() -> Iterator[None]:
+    """Suppresses the warning that a conversion drops the imaginary part."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Casting complex values to real")
+        yield
 
 
 @cases("streams.cross_device", indices=2)

@@ -3,6 +3,7 @@ is complete, and pinned memory."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -10,6 +11,7 @@ import torch
 from conformance.checks.behaviour.allocator_memory import empty_host
 from conformance.checks.cases.cases import Cases
 from conformance.checks.cases.context import CaseContext
+from conformance.checks.cases.exceptions import NotDeclared
 from conformance.checks.cases.held_streams import SOON, value_behind
 from devices.errors import in_a_line
 from devices.failure import Kind
@@ -173,6 +175,29 @@ def to_device_in_order(context: CaseContext) -> None:
         )
     stream.synchronize()
     context.equal(there, _numbers(4), "the copy did not run between the work before and after it")
+
+
+@cases("transfer.non_blocking", requires={"pinned_memory"})
+def lazy_bits(context: CaseContext) -> None:
+    """copy_(non_blocking=True) between the device and a pinned tensor whose conjugation or negation is not computed yet
+    (conj(), and imag of a conjugate) copies the values that the tensor has, in both directions."""
+    if "complex64" not in context.descriptor.dtypes:
+        raise NotDeclared("the descriptor does not declare complex64")
+    values = torch.complex(torch.arange(600.0), torch.arange(600.0) + 1)
+    forms: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+        "conj()": lambda x: x.conj(),
+        "imag of conj()": lambda x: x.conj().imag,
+    }
+    for name, form in forms.items():
+        want, host = form(values).resolve_conj().resolve_neg().clone(), values.pin_memory()
+        there = torch.zeros(want.shape, dtype=want.dtype, device=context.device)
+        there.copy_(form(host), non_blocking=True)
+        context.settle()
+        context.equal(there, want, f"a non-blocking copy of {name} of a pinned tensor is wrong")
+        form(host).copy_(there.add_(1), non_blocking=True)
+        context.settle()
+        text = f"a non-blocking copy into {name} of a pinned tensor is wrong"
+        context.equal(form(host).resolve_conj().resolve_neg(), want + 1, text)
 
 
 @cases("transfer.non_blocking", requires={"pinned_memory"})

@@ -92,6 +92,40 @@ def behind_work(context: CaseContext) -> None:
         )
 
 
+@cases("transfer.storage_resize", requires={"multi_device"}, indices=2)
+def while_another_index_is_current(context: CaseContext) -> None:
+    """The storage of a tensor on one device index is resized while another index is current. The bytes stay on their index,
+    and the current index stays the same."""
+    for mine, other in ((1, 0), (0, 1)):
+        torch.accelerator.set_device_index(other)
+        there = torch.arange(100, device=context.at(mine))
+        before = _allocated(context)
+        storage = _resized(context, there, 300_000)
+        now = torch.accelerator.current_device_index()
+        context.same(now, other, "resize_() of a storage changed the current index")
+        text = "resize_() moved a storage to another device index"
+        context.same(storage.device, context.at(mine), text)
+        rises = [
+            after - earlier for after, earlier in zip(_allocated(context), before, strict=True)
+        ]
+        text = "resize_() of a storage took memory of another device index"
+        context.same(
+            [index for index, rise in enumerate(rises) if rise > 0 and index != mine], [], text
+        )
+        context.equal(there, torch.arange(100), "resize_() changed the values of a tensor")
+        there.resize_(500_000)
+        now = torch.accelerator.current_device_index()
+        context.same(now, other, "resize_() of a tensor changed the current index")
+        context.equal(there[:100], torch.arange(100), "resize_() changed the values of a tensor")
+
+
+def _allocated(context: CaseContext) -> list[int]:
+    """Returns the allocated bytes of each device index; an empty list if the device does not count them."""
+    if not context.has("allocator_statistics"):
+        return []
+    return [context.counters(index).allocated for index in context.indices]
+
+
 @cases("transfer.storage_resize")
 def to_nothing(context: CaseContext) -> None:
     """UntypedStorage.resize_(0) leaves a storage of 0 bytes, which can be grown again and written."""

@@ -25,7 +25,10 @@ def memory_stats(device: torch.types.Device = None) -> OrderedDict[str, Any]:
     counters = dict(torch.accelerator.memory.memory_stats(index_of(device)))
     # torch.accelerator leaves this one out. The device has no policy by which it would refuse before it tries.
     counters.setdefault("num_oom_rejections", 0)
-    counters.update(native.library.reserved_bytes_by_private_pools(index_of(device)))  # and these
+    pools: dict[str, int] = native.library.reserved_bytes_by_private_pools(index_of(device))
+    if native.on("allocator.pool_statistics_of_all"):
+        pools = {name: counters["reserved_bytes." + name.split(".", 2)[2]] for name in pools}
+    counters.update(pools)  # and these
     return OrderedDict(sorted(counters.items()))
 
 
@@ -175,8 +178,23 @@ def _record_memory_history(enabled: str | None = "all", max_entries: int = 100_0
     native.library.record_memory_history(0 if enabled is None else max_entries)
 
 
-#: Segments with their blocks, and the history, in the form that torch's memory visualiser reads.
-_snapshot: Callable[[], dict[str, Any]] = native.library.memory_snapshot
+def _snapshot() -> dict[str, Any]:
+    """Returns segments with their blocks, and the history, in the form that torch's memory visualiser reads."""
+    made: dict[str, Any] = native.library.memory_snapshot()
+    if native.on("allocator.snapshot_all_small"):
+        made["segments"] = [{**one, "segment_type": "small"} for one in made["segments"]]
+    for fault, action in _HIDDEN.items():
+        if native.on(fault):
+            traces = made["device_traces"]
+            made["device_traces"] = [[e for e in t if e["action"] != action] for t in traces]
+    return made
+
+
+#: Planted faults, and the action whose events they leave out of the history.
+_HIDDEN: Final = {
+    "allocator.history_without_oom": "oom",
+    "allocator.history_without_segment_free": "segment_free",
+}
 
 
 def memory_snapshot() -> list[dict[str, Any]]:
@@ -204,6 +222,16 @@ def host_memory_stats_as_nested_dict() -> dict[str, Any]:
     return _nested(host_memory_stats())
 
 
-reset_peak_host_memory_stats = native.library.reset_pinned_peaks  #: to what is current
-reset_accumulated_host_memory_stats = native.library.reset_pinned_totals  #: to zero
+def reset_peak_host_memory_stats() -> None:
+    """Sets the peaks of the counters of pinned memory to their current values."""
+    if not native.on("allocator.host_peaks_kept"):
+        native.library.reset_pinned_peaks()
+
+
+def reset_accumulated_host_memory_stats() -> None:
+    """Sets the totals of the counters of pinned memory to zero."""
+    if not native.on("allocator.host_totals_kept"):
+        native.library.reset_pinned_totals()
+
+
 empty_host_cache = native.library.empty_pinned_cache  #: Return cached pinned memory to the system.

@@ -250,10 +250,13 @@ void Queue::wait_in_capture(const MarkPtr&, const std::shared_ptr<const CaptureP
   if (on(Fault::graphs_side_stream_not_captured) && (point == nullptr || mine == nullptr)) {
     return;
   }
+  if (on(Fault::graphs_foreign_event_ignored) && mine != nullptr && (point == nullptr || point->capture != mine)) {
+    return;
+  }
   if (point == nullptr) {
     refuse("that was recorded outside of the capture it is part of: a graph cannot wait for work that is not its own");
   }
-  if (point->capture->over()->done()) {
+  if (point->capture->over()->done() && !on(Fault::graphs_ended_capture_joined)) {
     refuse("whose last record is part of a capture that has ended");
   }
   if (point->capture->device() != device()) {

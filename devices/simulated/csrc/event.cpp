@@ -113,7 +113,8 @@ void synchronize_event(void* event) {
 void destroy_event(void* event) noexcept {
   auto* made = static_cast<Event*>(event);
   // With the fault, a task looks at the event when its turn comes.
-  if (made != nullptr && !made->of_all && !on(Fault::streams_wait_takes_latest_record)) {
+  if (made != nullptr && !made->of_all && !on(Fault::streams_wait_takes_latest_record) &&
+      !on(Fault::allocator_events_never_freed)) {
     delete made;  // what waits for a mark shares it
   }
 }

@@ -48,6 +48,14 @@ void raise_pending(int device) {
   std::exception_ptr oldest;
   {
     std::lock_guard<std::mutex> lock(failures().mutex);
+    if (on(Fault::device_error_lost_by_other_index)) {
+      for (size_t each = 0; each < failures().all.size(); ++each) {
+        if (each != static_cast<size_t>(device)) {
+          pending_errors.fetch_sub(static_cast<int>(failures().all[each].size()));
+          failures().all[each].clear();
+        }
+      }
+    }
     auto& errors = failures().all.at(device);
     if (errors.empty()) {
       return;

@@ -63,7 +63,7 @@ void resize_storage(c10::StorageImpl* storage, size_t bytes) {
   }
   const int device = storage->device().index();
   const int before = current_device();
-  set_current_device(device);
+  set_current_device(on(Fault::transfer_resize_on_current_index) ? before : device);
   c10::DataPtr data = allocator()->allocate(bytes);
   set_current_device(before);
   if (const size_t kept = std::min(bytes, storage->nbytes())) {

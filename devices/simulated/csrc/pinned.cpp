@@ -72,7 +72,7 @@ void release_pinned(void* address) {
 
 struct PinnedAllocator final : at::HostAllocator {
   c10::DataPtr allocate(size_t bytes) override {
-    if (bytes == 0) {
+    if (bytes == 0 && !on(Fault::allocator_host_block_for_nothing)) {
       return {nullptr, nullptr, &release_pinned, c10::Device(c10::DeviceType::CPU)};
     }
     auto& all = cache();
@@ -160,7 +160,9 @@ void empty_pinned_cache() {
     }
     munmap(it->second.first, it->first);
     ++all.stats.host.num_host_free;
-    all.stats.host.allocations.decrease(1);
+    if (!on(Fault::allocator_host_release_not_counted)) {
+      all.stats.host.allocations.decrease(1);
+    }
     all.stats.host.allocated_bytes.decrease(static_cast<int64_t>(it->first));
     it = all.cached.erase(it);
   }

@@ -87,9 +87,13 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
     }
   }
   c10::DeviceCapability getDeviceCapability(c10::Device device) const override {
-    checked_device(device.index());
+    if (!on(Fault::device_capability_past_count)) {
+      checked_device(device.index());
+    }
     c10::DeviceCapability found;
-    found.capability_data.capability_bits = kDtypes;
+    if (!on(Fault::device_capability_claims_all)) {
+      found.capability_data.capability_bits = kDtypes;
+    }
     return found;
   }
   c10::DeviceIndex deviceCount() const noexcept override { return static_cast<c10::DeviceIndex>(device_count()); }
@@ -158,7 +162,9 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
   double elapsedTime(void* start, void* end, const c10::DeviceIndex) const override { return elapsed(start, end); }
 
   void recordDataPtrOnStream(const c10::DataPtr& data, const c10::Stream& stream) const override {
-    allocator()->recordStream(data, stream);
+    if (!on(Fault::streams_gradient_not_recorded)) {
+      allocator()->recordStream(data, stream);
+    }
   }
 };
 

@@ -371,13 +371,4 @@ void drain_device(int device) {
   raise_pending(device);
 }
 
-bool device_idle(int device) {
-  for (Queue* each : queues_of(device)) {
-    if (!each->idle()) {
-      return false;
-    }
-  }
-  return true;
-}
-
 }  // namespace simulated

@@ -139,7 +139,6 @@ Queue& queue_of_handle(int device, const void* handle);
 // Waits for all queues of a device; drain_device() then raises what failed there, and is refused while capturing.
 void drain_queues(int device);
 void drain_device(int device);
-bool device_idle(int device);
 
 // Keeps the failure of a task until raise_pending().
 void keep_error(int device, std::exception_ptr error);
