@@ -38,6 +38,7 @@ from conformance.kernels.calls_file import (
     write,
 )
 from conformance.kernels.discovery import Found
+from conformance.kernels.findings_cache import FindingsCache
 from conformance.kernels.forms import CUSTOM_OP
 from conformance.kernels.judgement import Judgement
 from conformance.kernels.request import FUNCTION, NotLoadable, Request, Source
@@ -161,9 +162,12 @@ class _Rounds:
         self.request, self.folder, self.server = request, folder, server
 
     def run(self) -> Judgement:
+        kept = FindingsCache(self.request)
+        kept.load(self.folder / FINDINGS)
         for number in range(ROUNDS + 1):
             self._judging(number)
             if (self.folder / VERDICT).exists():
+                kept.save(self.folder / FINDINGS)
                 return self._with_working_scripts(read(self.folder / VERDICT, Judgement))
             if (self.folder / REFUSAL).exists():
                 raise CannotJudge(read(self.folder / REFUSAL, Refusal))
