@@ -200,7 +200,7 @@ class _Rounds:
         target = "conformance.kernels.judging:main"
         ended = self.server.run(target, given, self.folder / f"judging-{number}.txt", _is_slow)
         if not ended.well:
-            raise ConformError(f"the process that judges the kernel {ended}")
+            raise ConformError(f"the process that judges the kernel {ended}{_advice(ended)}")
 
     def _kernel(self, folder: Path) -> None:
         """Runs the kernel's process until all calls of a round are made. If a call ends the process or does not return,
@@ -308,6 +308,16 @@ def _how(ended: Ended, seconds: float) -> str:
     if ended.status is None:
         return f"the call did not return within {seconds:g} s"
     return f"the process {ended.how}"
+
+
+def _advice(ended: Ended) -> str:
+    """Returns what to do about the end of the judge's process, as the rest of a sentence."""
+    if ended.signal != "SIGKILL":
+        return ""
+    return (
+        ". The system kills a process when memory runs out: judge with smaller samples, and with "
+        "shapes=False if you use judge(), so that no larger ones are added"
+    )
 
 
 def _step(folder: Path) -> int:

@@ -39,7 +39,7 @@ from conformance.kernels.judgement import CheckResult, Fault, Judgement, Speed, 
 from conformance.kernels.observation import REFERENCE, SWITCHED_OFF
 from conformance.kernels.process_state import RANDOM_STATE
 from conformance.kernels.request import Request
-from conformance.kernels.subjects import KernelSubject, base_of, samples_for
+from conformance.kernels.subjects import KernelSubject, ReferenceSubject, base_of, samples_for
 from devices.cell import Outcome
 from devices.errors import ConformError
 from devices.failure import Failure, Kind
@@ -129,6 +129,9 @@ class Judge:
             for dtype, chosen in samples.items()
             for record in self._checked(base, exchange, device, dtype, chosen)
         ]
+        if isinstance(base, ReferenceSubject):
+            base.left_out.keep(findings)
+            self.notes += [base.left_out.note] if base.left_out.calls else []
         if exchange.planned:
             folder = round_folder(self.folder, self.number)
             folder.mkdir()
