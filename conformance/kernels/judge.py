@@ -38,6 +38,7 @@ from conformance.kernels.calls_file import (
     write,
 )
 from conformance.kernels.discovery import Found
+from conformance.kernels.findings_cache import FindingsCache
 from conformance.kernels.forms import CUSTOM_OP
 from conformance.kernels.judgement import Judgement
 from conformance.kernels.request import FUNCTION, NotLoadable, Request, Source
@@ -161,9 +162,12 @@ class _Rounds:
         self.request, self.folder, self.server = request, folder, server
 
     def run(self) -> Judgement:
+        kept = FindingsCache(self.request)
+        kept.load(self.folder / FINDINGS)
         for number in range(ROUNDS + 1):
             self._judging(number)
             if (self.folder / VERDICT).exists():
+                kept.save(self.folder / FINDINGS)
                 return self._with_working_scripts(read(self.folder / VERDICT, Judgement))
             if (self.folder / REFUSAL).exists():
                 raise CannotJudge(read(self.folder / REFUSAL, Refusal))
@@ -196,7 +200,7 @@ class _Rounds:
         target = "conformance.kernels.judging:main"
         ended = self.server.run(target, given, self.folder / f"judging-{number}.txt", _is_slow)
         if not ended.well:
-            raise ConformError(f"the process that judges the kernel {ended}")
+            raise ConformError(f"the process that judges the kernel {ended}{_advice(ended)}")
 
     def _kernel(self, folder: Path) -> None:
         """Runs the kernel's process until all calls of a round are made. If a call ends the process or does not return,
@@ -304,6 +308,16 @@ def _how(ended: Ended, seconds: float) -> str:
     if ended.status is None:
         return f"the call did not return within {seconds:g} s"
     return f"the process {ended.how}"
+
+
+def _advice(ended: Ended) -> str:
+    """Returns what to do about the end of the judge's process, as the rest of a sentence."""
+    if ended.signal != "SIGKILL":
+        return ""
+    return (
+        ". The system kills a process when memory runs out: judge with smaller samples, and with "
+        "shapes=False if you use judge(), so that no larger ones are added"
+    )
 
 
 def _step(folder: Path) -> int:

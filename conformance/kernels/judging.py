@@ -4,14 +4,12 @@ kernel's code never runs in this process."""
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from conformance.checks.cells import NO_CHECK, CellRecord, Failed, Recorder
 from conformance.checks.ops.context import OpContext, run_checks
@@ -34,12 +32,13 @@ from conformance.kernels.calls_file import (
     write,
 )
 from conformance.kernels.checks import checks_of, clauses_of
+from conformance.kernels.delegation import op_of_reference, replaced_ops
 from conformance.kernels.exchange import Exchange, Given
 from conformance.kernels.judgement import CheckResult, Fault, Judgement, Speed, Verdict
 from conformance.kernels.observation import REFERENCE, SWITCHED_OFF
 from conformance.kernels.process_state import RANDOM_STATE
 from conformance.kernels.request import Request
-from conformance.kernels.subjects import KernelSubject, base_of, samples_for
+from conformance.kernels.subjects import KernelSubject, ReferenceSubject, base_of, samples_for
 from devices.cell import Outcome
 from devices.errors import ConformError
 from devices.failure import Failure, Kind
@@ -129,6 +128,9 @@ class Judge:
             for dtype, chosen in samples.items()
             for record in self._checked(base, exchange, device, dtype, chosen)
         ]
+        if isinstance(base, ReferenceSubject):
+            base.left_out.keep(findings)
+            self.notes += [base.left_out.note] if base.left_out.calls else []
         if exchange.planned:
             folder = round_folder(self.folder, self.number)
             folder.mkdir()
@@ -294,17 +296,21 @@ class Judge:
             return  # the dispatcher calls a registered kernel as the op itself
         own = replaced_ops(base, samples) if self.request.target else frozenset()
         calling = [{name for name in names if name == REFERENCE or name in own} for names in called]
+        op = None if self.request.target else op_of_reference(base, samples)
+        if op is not None:
+            for some, names in zip(calling, called):
+                some |= {op.name} if op.does_all(names) else set()
         used = sorted({each for names in calling for each in names})
-        if not used:
-            return
         name = self.request.replaces if used == [REFERENCE] else ", ".join(used)
         count, made = sum(map(bool, calling)), len(calling)
-        often = f"{count:,} of {made:,} calls with contiguous tensors"
-        if count >= (1 - _OWN_WORK) * made:
-            message = f"the kernel does not compute its result itself: it calls {name} in {often}"
+        if used and count >= (1 - _OWN_WORK) * made:
+            message = f"the kernel does not compute its result itself: it calls {name} in {_share(count, made)}"
             self.faults.append(Fault(DELEGATES, message, failed=count, checks=made))
-        else:
-            self.notes.append(f"the kernel calls {name} in {often}")
+        elif used:
+            self.notes.append(f"the kernel calls {name} in {_share(count, made)}")
+        elif op is not None and (count := sum(op.name in names for names in called)):
+            name = f"{op.name}, the only op of its reference,"
+            self.notes.append(f"the kernel calls {name} in {_share(count, made)}")
 
     # -- the verdict
 
@@ -350,6 +356,10 @@ class Judge:
         )
 
 
+def _share(count: int, made: int) -> str:
+    return f"{count:,} of {made:,} calls with contiguous tensors"
+
+
 def _ended(failure: Failure) -> Failure:
     """Returns a failure with the reason of the process's end in place of the exception, if the call ended the kernel's
     process; any other failure is returned unchanged."""
@@ -366,38 +376,6 @@ def _ended(failure: Failure) -> Failure:
     )
 
 
-class _Ops(TorchDispatchMode):
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.computing = set[str]()
-
-    def __torch_dispatch__(
-        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
-        views = any(r.alias_info is not None for r in function._schema.returns)
-        if not views:
-            self.computing.add(function._schema.name)
-        return function(*args, **(kwargs or {}))
-
-
-def replaced_ops(base: Subject, samples: list[Sample]) -> frozenset[str]:
-    """Returns the names of the aten ops that do the work of a kernel that calls one of them, such as "aten::softmax": the
-    op that it replaces, the op that returns its results if it writes them to its arguments, and the only op that its
-    reference calls, not counting views, if there is one."""
-    names = {each.name for each in base.schemas}
-    if (plain := getattr(base, "plain", None)) is not None:
-        names.add(plain._schema.name)
-    used: set[frozenset[str]] = set()
-    for sample in _with_elements(samples):
-        args, kwargs = sample.call.bind([each.clone() for each in sample.tensors])
-        with torch.no_grad(), _Ops() as ops:
-            base.reference(*args, **dict(kwargs))
-        used.add(frozenset(ops.computing))
-    if all(len(each) == 1 for each in used):
-        names.update(*used)
-    return frozenset(names)
-
-
 def draws(base: Subject, samples: list[Sample]) -> bool:
     """Returns True if the reference draws from torch's random generator for one of the samples."""
     before = torch.get_rng_state()
@@ -408,8 +386,3 @@ def draws(base: Subject, samples: list[Sample]) -> bool:
         if not torch.equal(torch.get_rng_state(), before):
             return True
     return False
-
-
-def _with_elements(samples: list[Sample]) -> Iterator[Sample]:
-    fitting = [s for s in samples if s.tensors and all(t.numel() for t in s.tensors)]
-    yield from fitting[:3]

@@ -36,13 +36,15 @@ class Observer:
     def __init__(self, reference: CodeType | None) -> None:
         self.reference = reference
         self.calls: list[str] = []
+        self.outermost: set[str] = set()
         self._profile = None if reference is None else self._note_reference
         quiet_kineto()
 
     def observed(self, function: Callable[[], Any]) -> Any:
         """Returns the result of a function. Afterwards, ``calls`` has the names of the aten ops that the function called,
         such as "aten::mul", but not the ops that these ops call themselves; "reference" if it called the reference; and
-        "the record was switched off" if it did so."""
+        "the record was switched off" if it did so. ``outermost`` has only the ops that no other op called, even one that
+        torch implements by calls of other ops."""
         self.calls, record, profile, before = [], OpRecord(), self._profile, _get()
         _start(record)
         _set(profile)
@@ -55,6 +57,7 @@ class Observer:
             _set_threads(before)
             events = _stop(record)
             self.calls += sorted(_ops(events or ()))
+            self.outermost = _outermost(events or ())
             if events is None or not kept:
                 self.calls.append(SWITCHED_OFF)
 
@@ -78,6 +81,18 @@ def _ops(events: Any) -> set[str]:
         if name.startswith("aten::"):
             found.add(name)
         if not name.startswith("aten::") or _is_composite(name):
+            left += event.children
+    return found
+
+
+def _outermost(events: Any) -> set[str]:
+    """Returns the names of the ops in a list of trees of events, without those that other ops call."""
+    found, left = set[str](), list(events)
+    while left:
+        event = left.pop()
+        if event.name.startswith("aten::"):
+            found.add(event.name)
+        else:
             left += event.children
     return found
 

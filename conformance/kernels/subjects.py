@@ -12,6 +12,7 @@ import torch
 
 from conformance.checks.ops.script import public_name
 from conformance.kernels import forms
+from conformance.kernels.reference_memory import LeftOut
 from conformance.kernels.request import Request
 from conformance.kernels.targets import OverloadSubject, overload_named, subject_named
 from devices.errors import ConformError
@@ -58,7 +59,8 @@ class ReferenceSubject(Subject):
     def __init__(self, request: Request) -> None:
         assert request.reference is not None
         self.request = request
-        self.function = self.reference = forms.reference_of(request)
+        self.left_out = LeftOut()
+        self.function = self.reference = self.left_out.bounded(forms.reference_of(request))
 
     @property
     def dtypes(self) -> frozenset[str]:

@@ -91,11 +91,11 @@ def _read_answers(path: Path) -> str | None:
 def kept_in(root: Path, op: str, dtype: str) -> Decisions:
     """Returns the cached answers to the yes-or-no questions about an op and dtype. Their file is below the folder
     ``root``."""
-    return Decisions(_folder(root) / file_name(f"{op}-{dtype}"))
+    return Decisions(present_folder(root) / file_name(f"{op}-{dtype}"))
 
 
 @lru_cache(maxsize=1)
-def _folder(root: Path) -> Path:
+def present_folder(root: Path) -> Path:
     """Returns the folder of cached answers for the present torch, machine and source code. Removes all but the folders
     that were used most recently."""
     facts = hashlib.blake2b(digest_size=12)

@@ -149,10 +149,24 @@ def _operands(basis: Basis) -> Variations:
         pairs = [(first, other) for other in _kinds(basis, number)]
         pairs.insert(1, (basis.fill(base, 0, ()), basis.fill(base, 1, MAIN)))
         for pair in pairs:
-            call = Arguments((*pair, *args[2:]), dict(base.call.kwargs))
+            call = _with_ties(basis, Arguments((*pair, *args[2:]), dict(base.call.kwargs)))
             if basis.accepted(call) is not None:
                 yield base, call
         return
+
+
+def _with_ties(basis: Basis, call: Arguments) -> Arguments:
+    """Returns a call of two operands in which every second element is equal to that of the other operand, if the op
+    compares: numbers of different dtypes are rarely equal by chance, so the results would not depend on where a kernel
+    reads them. The call of any other op is returned unchanged."""
+    first, *others = call.tensors
+    if not others or first.shape != others[0].shape or first.dtype == others[0].dtype:
+        return call
+    found = basis.answer(call)
+    if not found or any(each.dtype != torch.bool for each in found):
+        return call
+    ties = (torch.arange(first.numel()) % 2 == 0).view(first.shape)
+    return basis.rebound(call, [torch.where(ties, others[0].to(first.dtype), first), *others])
 
 
 def _of_another_kind(basis: Basis) -> Variations:

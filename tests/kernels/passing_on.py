@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from tests.kernels import references
 from tests.kernels.entries import Register
 
 passing_on = Register()
@@ -30,3 +31,9 @@ def empty_into(*args: Any, **kwargs: Any) -> Any:
 @passing_on("aten::masked_fill_.Scalar", DELEGATES)
 def masked_fill_in_place(*args: Any, **kwargs: Any) -> Any:
     return torch.ops.aten.masked_fill_.Scalar(*args, **kwargs)
+
+
+@passing_on("", DELEGATES, reference=references.attention, samples=references.heads, shapes=False)
+def attention_as_its_reference(*args: Any) -> Any:
+    """It calls the op of its reference, and not the reference."""
+    return torch.nn.functional.scaled_dot_product_attention(*args)

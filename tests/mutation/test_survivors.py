@@ -301,6 +301,19 @@ def weighted_twice_and_strided(call: KernelCall) -> bool:
     return len(tensors) == 4 and not all(t.is_contiguous() for t in tensors[2:])
 
 
+def integers_beside_floats_read_as_dense(call: KernelCall) -> object:
+    """The second operand has the first one's shape and strides of its own, and is read in the order of its addresses."""
+    first, second = call.operands[:2]
+    t = second.tensor
+    mixed = first.tensor.is_floating_point() and t.dtype == torch.int64
+    start, count = t.storage_offset(), t.numel()
+    held = t.untyped_storage().nbytes() // t.itemsize
+    if not mixed or t.shape != first.tensor.shape or t.is_contiguous() or held < start + count:
+        return NOT_MET
+    dense = torch.as_strided(t, (count,), (1,), start).clone()
+    return call.honest_with(second, dense.view(t.shape))
+
+
 SURVIVED: list[tuple[str, tuple[str, ...], Effect, str]] = [
     # An op whose values are unspecified may still not raise.
     ("new_empty", ("new_empty",), conditioned(is_empty, raises()), "layout.values"),
@@ -311,6 +324,8 @@ SURVIVED: list[tuple[str, tuple[str, ...], Effect, str]] = [
         made_contiguous,
         "layout.as_strided",
     ),
+    # A float and an integer are compared that are equal, where each is read at its own place.
+    ("eq", ("eq.Tensor",), integers_beside_floats_read_as_dense, "layout.values"),
     # An input keeps its strides, and not only its bytes.
     ("matmul", ("mm",), transposes_its_input, "layout.inputs_intact"),
     # A result stays as it is when there are others.

@@ -84,7 +84,7 @@ def test_only_the_latest_states_are_kept(tmp_path: Path, monkeypatch: pytest.Mon
     old = [tmp_path / "samples" / f"state-{n}" for n in range(5)]
     for folder in old:
         folder.mkdir(parents=True)
-    acceptance_cache._folder.cache_clear()
+    acceptance_cache.present_folder.cache_clear()
     path = kept_in(tmp_path, "sum", "float32").path
     assert path is not None
     left = list((tmp_path / "samples").iterdir())
