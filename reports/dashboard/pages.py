@@ -9,6 +9,7 @@ from datetime import datetime
 from html import escape
 from pathlib import Path
 from typing import NamedTuple
+from urllib.parse import quote, urlencode
 
 import msgspec
 from markupsafe import Markup
@@ -101,8 +102,10 @@ def write(
     site: Site,
     title: str,
     now: datetime,
+    note: str = "",
 ) -> None:
-    """Writes every page of a site, and the scripts, styles and data that all pages load."""
+    """Writes every page of a site, and the scripts, styles and data that all pages load. ``note`` stands on the
+    overview."""
     for path in sorted(STATIC.iterdir()):
         if path.is_file():
             documents.write(folder / "assets" / path.name, path.read_bytes())
@@ -128,6 +131,7 @@ def write(
         "index": {
             "rows": rows, "families": _families(rows, site), "meaning": MEANING, "shown": SHOWN,
             "worse": WORSE, "fixed": Change.FIXED, "runs": len(site.runs),
+            "parts": sum(bool(run.lacking) for run in site.runs.values()), "note": note,
             "levels": levels, "bar": svg.bar, "replays": replays, **_board(rows, site),
         },
         "grid": {}, "explore": {}, "cell": {}, "compare": {}, "cause": {}, "bug": {},
@@ -411,7 +415,7 @@ def _write_op_pages(folder: Path, series: Sequence[Series], site: Site, title: s
         for each, of_series, patterns in zip(series, spans, rows, strict=True):
             if op in of_series:
                 pattern, start, end = of_series[op]
-                tables.append(_table(each, patterns[pattern], each.latest.codes[start:end]))
+                tables.append(_table(each, op, patterns[pattern], each.latest.codes[start:end]))
         counts = {table.series.slug: table.counts for table in tables}
         links.append(OpLink(op, slug(op), [counts.get(each.slug) for each in series]))
         text = markup.render(
@@ -424,10 +428,10 @@ def _write_op_pages(folder: Path, series: Sequence[Series], site: Site, title: s
 
 class _Rows(NamedTuple):
     """The part of an operator's table that is the same for all operators with the same clauses and dtypes (a pattern of
-    the axis): the dtypes, and for each clause the beginning of its row and the columns in which it has cells."""
+    the axis): the dtypes, and for each clause its name, the beginning of its row and the columns in which it has cells."""
 
     dtypes: list[str]
-    clauses: list[tuple[str, list[int]]]
+    clauses: list[tuple[str, str, list[int]]]
 
 
 def _rows(axis: Axis) -> list[_Rows]:
@@ -439,9 +443,10 @@ def _rows(axis: Axis) -> list[_Rows]:
         place = {dtype: column for column, dtype in enumerate(used)}
         clauses = []
         for clause, dtypes in pattern:
-            name = escape(axis.clauses[clause])
+            id_ = axis.clauses[clause]
+            name = escape(id_)
             head = f'<tr><th scope="row"><a href="../contract.html#{name}">{name}</a>'
-            clauses.append((head, [place[dtype] for dtype in dtypes]))
+            clauses.append((id_, head, [place[dtype] for dtype in dtypes]))
         made.append(_Rows([axis.dtypes[dtype] for dtype in used], clauses))
     return made
 
@@ -451,14 +456,27 @@ _SQUARES = {
     for code, kind in KIND_OF.items()
 }
 
+# Cells with one of these kinds of status link to their pages. The others are not links, so that the pages of large plans stay small.
+_LINKED = {
+    code: f'<td class="k-{kind}"><a href="../cell.html#%s"><i>{LABELS[kind]}</i></a>'
+    for code, kind in KIND_OF.items()
+    if kind not in ("pass", "undeclared", "absent", "not-run")
+}
 
-def _table(series: Series, rows: _Rows, codes: str) -> Table:
+
+def _table(series: Series, op: str, rows: _Rows, codes: str) -> Table:
     parts: list[str] = []
     letters = iter(codes)
-    for head, columns in rows.clauses:
+    for clause, head, columns in rows.clauses:
         row = ["<td>"] * len(rows.dtypes)
         for column, code in zip(columns, letters):
-            row[column] = _SQUARES[code]
+            if code in _LINKED:
+                names = {
+                    "device": series.slug, "clause": clause, "op": op, "dtype": rows.dtypes[column],
+                }  # fmt: skip
+                row[column] = _LINKED[code] % escape(urlencode(names, quote_via=quote, safe=""))
+            else:
+                row[column] = _SQUARES[code]
         parts += [head, *row]
     return Table(series, tally(letters_in(codes)), rows.dtypes, Markup("".join(parts)))
 

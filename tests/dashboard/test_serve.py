@@ -56,6 +56,8 @@ def test_an_interrupted_run_is_shown_with_what_it_has(tmp_path: Path) -> None:
     assert "32 of 97 planned cells have no outcome" in page
     assert "do not publish these pages" in page
     assert "<b>65</b> of 65 cells pass" in page
+    assert "0 complete runs and 1 incomplete" in page
+    assert "no: 65 shown" in page
 
 
 def test_a_port_in_use_is_told(tmp_path: Path) -> None:
