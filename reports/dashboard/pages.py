@@ -112,13 +112,13 @@ def write(
     documents.write(folder / "assets" / "statuses.css", svg.style_sheet().encode())
     documents.write_script(folder, "site", site_data(site, series, devices, now))
     documents.write_script(folder, "search", search_index(site, series))
-    ops = _write_op_pages(folder, series, site, title)
+    lacking = [(each, text) for each in series for text in each.latest.lacking]
+    ops = _write_op_pages(folder, series, site, title, lacking)
     replays = replays_of(series)
     _write_replays(folder, replays, title)
     rows = [_row(each, document, site, now) for each, document in zip(series, devices)]
     levels = dict(sorted((each.level, each.title) for one in devices for each in one.levels))
     newest = max((each.latest for each in series), key=lambda run: run.id)
-    lacking = [(each, text) for each in series for text in each.latest.lacking]
     suspects = suspect_causes(series, site.axes)
     shared = {
         "root": "",
@@ -404,8 +404,15 @@ def _failing(ops: Sequence[OpLink], series: Sequence[Series]) -> list[tuple[Seri
     return found
 
 
-def _write_op_pages(folder: Path, series: Sequence[Series], site: Site, title: str) -> list[OpLink]:
-    """Writes ``op/<slug>.html`` for each operator of the newest runs, and removes the pages of other operators."""
+def _write_op_pages(
+    folder: Path,
+    series: Sequence[Series],
+    site: Site,
+    title: str,
+    lacking: Sequence[tuple[Series, str]],
+) -> list[OpLink]:
+    """Writes ``op/<slug>.html`` for each operator of the newest runs, and removes the pages of other operators.
+    ``lacking`` says what the runs lack to be complete."""
     axes = [site.axes[each.latest.axis] for each in series]
     spans = [{op: span for op, *span in slices(axis)} for axis in axes]
     rows = [_rows(axis) for axis in axes]
@@ -419,7 +426,13 @@ def _write_op_pages(folder: Path, series: Sequence[Series], site: Site, title: s
         counts = {table.series.slug: table.counts for table in tables}
         links.append(OpLink(op, slug(op), [counts.get(each.slug) for each in series]))
         text = markup.render(
-            "op.html", page="op", root="../", site_title=title, op=op, tables=tables
+            "op.html",
+            page="op",
+            root="../",
+            site_title=title,
+            op=op,
+            tables=tables,
+            lacking=lacking,
         )
         documents.write(folder / "op" / f"{slug(op)}.html", text.encode("utf-8"))
     documents.prune(folder / "op", "*.html", {f"{link.slug}.html" for link in links})

@@ -24,7 +24,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from reports.dashboard.build import Built, Options, build
-from reports.run import RECORD_FILE
+from reports.run import RECORD_FILE, load_run
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 #: torchax's descriptor. The page has the module that the descriptor names, which makes torchax fit this version of torch.
@@ -63,13 +63,21 @@ def command(device: str, folder: Path, python: str = sys.executable) -> list[str
     ]  # fmt: skip
 
 
+def whole(folder: Path) -> bool:
+    """True if a run has an outcome for each cell that it was to run."""
+    if not (folder / RECORD_FILE).is_file():
+        return False
+    found = load_run(folder)
+    return not set(found.plan.selected).intersection(found.missing)
+
+
 def run(device: str, runs: Path, python: str) -> None:
     """Runs a device today, unless that was done."""
     today = f"{device}-{date.today().isoformat()}"
     earlier = any(each.name.removesuffix(PLANTED) != today for each in runs.glob(f"{device}-*"))
     planted = earlier and device == "simulated"
     folder = runs / f"{today}{PLANTED if planted else ''}"
-    if (folder / RECORD_FILE).is_file():
+    if whole(folder):
         print(f"{folder}: kept")
         return
     made = {**os.environ, "PYTHONPATH": os.pathsep.join([str(CHECKOUT), str(runs.parent)])}
@@ -96,12 +104,14 @@ def interpreter(asked: str | None) -> str | None:
 
 
 def build_site(runs: Path, folder: Path) -> Built:
-    """Builds the site from all runs: torchax's as the part that they are, the others as they would be published."""
+    """Builds the site from all runs: those of torchax, and interrupted ones, as the parts that they are; the others as
+    they would be published."""
     found = sorted(path.parent for path in runs.glob(f"*/{RECORD_FILE}"))
     note = "" if any(each.name.startswith("cuda-") for each in found) else NO_CUDA
     groups: dict[tuple[bool, bool], list[Path]] = {}
     for each in found:
-        kind = each.name.startswith("torchax-"), each.name.endswith(PLANTED)
+        part = each.name.startswith("torchax-") or not whole(each)
+        kind = part, each.name.endswith(PLANTED)
         groups.setdefault(kind, []).append(each)
     for (part, planted), chosen in sorted(groups.items()):
         labels = {"branch": "planted faults"} if planted else {}

@@ -50,6 +50,7 @@ def test_an_interrupted_run_is_shown_with_what_it_has(tmp_path: Path) -> None:
         thread.start()
         try:
             page = fetched(f"{site.url}index.html")
+            assert "do not publish these pages" in fetched(f"{site.url}op/add.html")
         finally:
             site.server.shutdown()
             thread.join()
