@@ -68,7 +68,7 @@ def whole(folder: Path) -> bool:
     if not (folder / RECORD_FILE).is_file():
         return False
     found = load_run(folder)
-    return not set(found.plan.selected).intersection(found.missing)
+    return not set(found.parsed.selected).intersection(found.missing)
 
 
 def run(device: str, runs: Path, python: str) -> None:
