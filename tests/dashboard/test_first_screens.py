@@ -10,6 +10,7 @@ import pytest
 
 from conformance.contract import load
 from devices.cell import CellKey, Outcome, Verdict
+from devices.failure import Failure, Kind
 from reports.dashboard.build import Options, build
 from reports.failures import causes_in
 from reports.gate import gate
@@ -260,8 +261,9 @@ def test_four_devices_are_on_the_first_screen_whatever_their_causes_are_called(
     for device, count in (("one", 8), ("two", 8), ("three", 0), ("four", 0)):
         red = [
             fleet.failing(
-                fleet.cell(fleet.OUT, op), repro=None, raises="RuntimeError", failure=None,
-                message=f"{op} is called with arguments that no kernel of this device takes, {'whatever they are, ' * 4}{op}",
+                fleet.cell(fleet.OUT, op), repro=None, raises="RuntimeError",
+                layouts=("contiguous", "transposed+offset"),
+                failure=Failure(kind=Kind.RAISED, raises="RuntimeError", said=f"{op} {'takes no such arguments ' * 5}"),
             )
             for op in fleet.OPS[:count]
         ]  # fmt: skip
