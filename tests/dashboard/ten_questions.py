@@ -104,7 +104,7 @@ def keeps_nan(reader: Reader) -> str:
         return f"{status}: {message[0]}"
     # A check ends at the first difference, so what comes after it was not judged.
     return (
-        f"this run cannot tell, because the check finds another fault first. {status}: {message[0]}"
+        f"This run cannot tell, because the check finds another fault first. {status}: {message[0]}"
     )
 
 
@@ -232,7 +232,7 @@ def page_of(found: list[Answer], devices: str) -> str:
         "# Ten questions to the dashboard",
         "",
         "The questions were written before anyone looked at the answers. Each begins on the overview of the",
-        "[example site](dashboard.md#working-on-it) and uses only what is visible: links, the search box, and fields of the page. A use of the",
+        "[example site](dashboard.md#the-example-site) and uses only what is visible: links, the search box, and fields of the page. A use of the",
         "search box counts as a click.",
         "",
         "`python -m tests.dashboard.ten_questions SITE docs/questions.md` asks the questions again, in Chromium, and writes this page. It fails if an",

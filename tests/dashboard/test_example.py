@@ -64,8 +64,12 @@ def test_what_is_wrong_with_a_site_is_found(
 ) -> None:
     monkeypatch.setattr(inspect_site, "SIZES", inspect_site.SIZES[:1])
     with (calm / "assets" / "site.css").open("a", encoding="utf-8") as styles:
-        styles.write(".device { min-height: 900px; } .since a { color: #fff; }\n")
+        styles.write(".device { min-height: 900px; }\n")
         styles.write(".device.red { margin-bottom: 8000px; } main { min-width: 500px; }\n")
+    index = calm / "index.html"
+    index.write_text(
+        index.read_text(encoding="utf-8").replace("</main>", "<button></button></main>")
+    )
     found = "\n".join(inspect_site.problems(browser, calm))
-    for wanted in ("below the first screen", "px long", "px wide", "color-contrast"):
+    for wanted in ("below the first screen", "px long", "px wide", "button-name"):
         assert wanted in found
