@@ -37,7 +37,8 @@ GENERATOR = "torch-conformance dashboard"
 class Options:
     """The options of ``conform dashboard``. ``details`` is the number of newest runs of each device whose messages and
     repro scripts are kept. ``labels`` are published with each run that the build reads. ``now`` is the current time,
-    which decides how old a run is and whether a manifest block has expired."""
+    which decides how old a run is and whether a manifest block has expired. ``note`` is a text for the top of the
+    overview."""
 
     title: str = "Compatibility dashboard"
     skip_refused: bool = False
@@ -46,6 +47,7 @@ class Options:
     jobs: int | None = None
     labels: Mapping[str, str] = field(default_factory=dict)
     publish: bool = True
+    note: str = ""
     now: datetime = field(default_factory=lambda: datetime.now(timezone.utc))
 
 
@@ -75,7 +77,7 @@ def build(paths: Sequence[Path], folder: Path, options: Options | None = None) -
     _prune(site, series, max(options.details, 1))
     devices = [device_document(each) for each in series]
     write_history(folder, series, site.axes)
-    pages.write(folder, series, devices, site, options.title, options.now)
+    pages.write(folder, series, devices, site, options.title, options.now, options.note)
     documents.write_downloads(folder, [(each.slug, each.latest) for each in series], site.axes)
     svg.write_badges(folder, devices)
     index = documents.IndexDocument(

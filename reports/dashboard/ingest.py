@@ -128,7 +128,7 @@ def read_any(path: Path) -> ReadRun:
     lacking = [text.partition(";")[0] for text in not_whole(run)]
     missing = run.missing
     if missing and not run.provenance.partial:
-        lacking.append(without_outcome(missing, len(run.parsed.cells)))
+        lacking.append(without_outcome(missing, len(run.parsed.cells)).partition(";")[0])
     return _read(path, run, lacking)
 
 

@@ -9,6 +9,7 @@ from datetime import datetime
 from html import escape
 from pathlib import Path
 from typing import NamedTuple
+from urllib.parse import quote, urlencode
 
 import msgspec
 from markupsafe import Markup
@@ -101,21 +102,23 @@ def write(
     site: Site,
     title: str,
     now: datetime,
+    note: str = "",
 ) -> None:
-    """Writes every page of a site, and the scripts, styles and data that all pages load."""
+    """Writes every page of a site, and the scripts, styles and data that all pages load. ``note`` stands on the
+    overview."""
     for path in sorted(STATIC.iterdir()):
         if path.is_file():
             documents.write(folder / "assets" / path.name, path.read_bytes())
     documents.write(folder / "assets" / "statuses.css", svg.style_sheet().encode())
     documents.write_script(folder, "site", site_data(site, series, devices, now))
     documents.write_script(folder, "search", search_index(site, series))
-    ops = _write_op_pages(folder, series, site, title)
+    lacking = [(each, text) for each in series for text in each.latest.lacking]
+    ops = _write_op_pages(folder, series, site, title, lacking)
     replays = replays_of(series)
     _write_replays(folder, replays, title)
     rows = [_row(each, document, site, now) for each, document in zip(series, devices)]
     levels = dict(sorted((each.level, each.title) for one in devices for each in one.levels))
     newest = max((each.latest for each in series), key=lambda run: run.id)
-    lacking = [(each, text) for each in series for text in each.latest.lacking]
     suspects = suspect_causes(series, site.axes)
     shared = {
         "root": "",
@@ -128,6 +131,7 @@ def write(
         "index": {
             "rows": rows, "families": _families(rows, site), "meaning": MEANING, "shown": SHOWN,
             "worse": WORSE, "fixed": Change.FIXED, "runs": len(site.runs),
+            "parts": sum(bool(run.lacking) for run in site.runs.values()), "note": note,
             "levels": levels, "bar": svg.bar, "replays": replays, **_board(rows, site),
         },
         "grid": {}, "explore": {}, "cell": {}, "compare": {}, "cause": {}, "bug": {},
@@ -400,8 +404,15 @@ def _failing(ops: Sequence[OpLink], series: Sequence[Series]) -> list[tuple[Seri
     return found
 
 
-def _write_op_pages(folder: Path, series: Sequence[Series], site: Site, title: str) -> list[OpLink]:
-    """Writes ``op/<slug>.html`` for each operator of the newest runs, and removes the pages of other operators."""
+def _write_op_pages(
+    folder: Path,
+    series: Sequence[Series],
+    site: Site,
+    title: str,
+    lacking: Sequence[tuple[Series, str]],
+) -> list[OpLink]:
+    """Writes ``op/<slug>.html`` for each operator of the newest runs, and removes the pages of other operators.
+    ``lacking`` says what the runs lack to be complete."""
     axes = [site.axes[each.latest.axis] for each in series]
     spans = [{op: span for op, *span in slices(axis)} for axis in axes]
     rows = [_rows(axis) for axis in axes]
@@ -411,11 +422,17 @@ def _write_op_pages(folder: Path, series: Sequence[Series], site: Site, title: s
         for each, of_series, patterns in zip(series, spans, rows, strict=True):
             if op in of_series:
                 pattern, start, end = of_series[op]
-                tables.append(_table(each, patterns[pattern], each.latest.codes[start:end]))
+                tables.append(_table(each, op, patterns[pattern], each.latest.codes[start:end]))
         counts = {table.series.slug: table.counts for table in tables}
         links.append(OpLink(op, slug(op), [counts.get(each.slug) for each in series]))
         text = markup.render(
-            "op.html", page="op", root="../", site_title=title, op=op, tables=tables
+            "op.html",
+            page="op",
+            root="../",
+            site_title=title,
+            op=op,
+            tables=tables,
+            lacking=lacking,
         )
         documents.write(folder / "op" / f"{slug(op)}.html", text.encode("utf-8"))
     documents.prune(folder / "op", "*.html", {f"{link.slug}.html" for link in links})
@@ -424,10 +441,10 @@ def _write_op_pages(folder: Path, series: Sequence[Series], site: Site, title: s
 
 class _Rows(NamedTuple):
     """The part of an operator's table that is the same for all operators with the same clauses and dtypes (a pattern of
-    the axis): the dtypes, and for each clause the beginning of its row and the columns in which it has cells."""
+    the axis): the dtypes, and for each clause its name, the beginning of its row and the columns in which it has cells."""
 
     dtypes: list[str]
-    clauses: list[tuple[str, list[int]]]
+    clauses: list[tuple[str, str, list[int]]]
 
 
 def _rows(axis: Axis) -> list[_Rows]:
@@ -439,9 +456,10 @@ def _rows(axis: Axis) -> list[_Rows]:
         place = {dtype: column for column, dtype in enumerate(used)}
         clauses = []
         for clause, dtypes in pattern:
-            name = escape(axis.clauses[clause])
+            id_ = axis.clauses[clause]
+            name = escape(id_)
             head = f'<tr><th scope="row"><a href="../contract.html#{name}">{name}</a>'
-            clauses.append((head, [place[dtype] for dtype in dtypes]))
+            clauses.append((id_, head, [place[dtype] for dtype in dtypes]))
         made.append(_Rows([axis.dtypes[dtype] for dtype in used], clauses))
     return made
 
@@ -451,14 +469,27 @@ _SQUARES = {
     for code, kind in KIND_OF.items()
 }
 
+# Cells with one of these kinds of status link to their pages. The others are not links, so that the pages of large plans stay small.
+_LINKED = {
+    code: f'<td class="k-{kind}"><a href="../cell.html#%s"><i>{LABELS[kind]}</i></a>'
+    for code, kind in KIND_OF.items()
+    if kind not in ("pass", "undeclared", "absent", "not-run")
+}
 
-def _table(series: Series, rows: _Rows, codes: str) -> Table:
+
+def _table(series: Series, op: str, rows: _Rows, codes: str) -> Table:
     parts: list[str] = []
     letters = iter(codes)
-    for head, columns in rows.clauses:
+    for clause, head, columns in rows.clauses:
         row = ["<td>"] * len(rows.dtypes)
         for column, code in zip(columns, letters):
-            row[column] = _SQUARES[code]
+            if code in _LINKED:
+                names = {
+                    "device": series.slug, "clause": clause, "op": op, "dtype": rows.dtypes[column],
+                }  # fmt: skip
+                row[column] = _LINKED[code] % escape(urlencode(names, quote_via=quote, safe=""))
+            else:
+                row[column] = _SQUARES[code]
         parts += [head, *row]
     return Table(series, tally(letters_in(codes)), rows.dtypes, Markup("".join(parts)))
 

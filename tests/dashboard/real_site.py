@@ -1,76 +1,142 @@
-"""The example site, made of real runs: every device that runs anywhere, twice, the second time with faults planted.
+"""The example site, made of real runs of every device that runs anywhere.
 
-``python -m tests.dashboard.real_site FOLDER [DEVICE…]`` runs plan ``quick`` on each device into ``FOLDER/runs`` and builds
-``FOLDER/site``. A DEVICE is the name of a bundled one, or the path of a descriptor.py (torchax, for example, with the
-descriptor that docs/found.md drafts). The faults are planted in torch's kernels or, on the simulated device, in the device. Runs that are
-there already are kept, so that the command can be called again after an interruption.
+``python -m tests.dashboard.real_site FOLDER [--torchax PYTHON] [DEVICE…]`` runs plan ``quick`` on each device, into
+``FOLDER/runs/DEVICE-DATE``, and builds ``FOLDER/site`` from all runs in ``FOLDER/runs``. A run of today that is complete is
+kept, so that the command can be called again after an interruption; called again on another day, it adds the runs of that
+day, and the pages show what changed. A record of an earlier day may be put into ``FOLDER/runs`` by hand.
+
+- cpu and lazy run as they are.
+- The simulated device runs as it is the first time, and from the second run on with faults planted in it.
+- torchax runs only the ops in ``OPS``, because the whole plan takes hours there. PYTHON is the interpreter of an environment
+  that has torchax; without it, this interpreter is used if it has torchax, and otherwise the site has no torchax.
+- Other devices, such as cuda on a machine with a GPU, are added by their names.
 """
 
 from __future__ import annotations
 
+import argparse
 import os
+import re
 import subprocess
 import sys
-import time
+from datetime import date
+from importlib.util import find_spec
 from pathlib import Path
 
-from reports.dashboard.build import Options, build
+from reports.dashboard.build import Built, Options, build
+from reports.run import RECORD_FILE, load_run
 
 CHECKOUT = Path(__file__).resolve().parents[2]
+#: torchax's descriptor. The page has the module that the descriptor names, which makes torchax fit this version of torch.
+TORCHAX = Path(__file__).with_name("torchax") / "descriptor.py"
+PAGE = CHECKOUT / "docs" / "found.md"
 DEVICES = ("cpu", "lazy", "simulated")
+TITLE = "Example dashboard"
+#: The end of the name of a run with planted faults.
+PLANTED = "-planted"
 
-#: What is broken on the simulated device in its second run; digamma ends the process.
+#: What is broken on the simulated device from its second run on; digamma ends the process.
 FAULTS = {
     "SIMULATED_FAULTS": "out.restride,views.wrong_offset,stride.ignore_channels_last,"
     "allocator.reset_peak_to_zero,streams.ignore_wait,process.segfault",
     "SIMULATED_FAULT_OP": "aten::digamma",
 }
+#: The ops that most public models call (reports/weights.json), of those in torch's database; and topk, which selects.
+OPS = (
+    "nn.functional.cross_entropy", "add", "nn.functional.linear", "nn.functional.dropout", "mul", "transpose", "zeros",
+    "nn.functional.conv2d", "view", "flatten", "nn.functional.layer_norm", "reshape", "contiguous", "nn.functional.gelu",
+    "cat", "nn.functional.embedding", "topk",
+)  # fmt: skip
+
+NO_CUDA = "No cuda: no GPU was at hand, and the record of the run that docs/cuda.md describes was not kept."
 
 
-def run(device: str, folder: Path, broken: bool) -> None:
-    """One run of plan ``quick``; its expectations stay those of the clean device."""
-    if (folder / "run.conform").exists():
+def command(device: str, folder: Path, python: str = sys.executable) -> list[str]:
+    """The command of a run of a device, which continues one that was interrupted."""
+    chosen = ["--device", device]
+    if device == "torchax":
+        # Each example that is minimised costs a process that imports jax.
+        chosen = ["--descriptor", str(TORCHAX), f"--ops={','.join(OPS)}", "--minimise=20"]
+    again = ["--resume"] if folder.exists() else []
+    return [
+        python, "-m", "conformance.cli", "run", "-q", "-n", "auto", *chosen, f"--results={folder}", *again,
+    ]  # fmt: skip
+
+
+def whole(folder: Path) -> bool:
+    """True if a run has an outcome for each cell that it was to run."""
+    if not (folder / RECORD_FILE).is_file():
+        return False
+    found = load_run(folder)
+    return not set(found.parsed.selected).intersection(found.missing)
+
+
+def run(device: str, runs: Path, python: str) -> None:
+    """Runs a device today, unless that was done."""
+    today = f"{device}-{date.today().isoformat()}"
+    earlier = any(each.name.removesuffix(PLANTED) != today for each in runs.glob(f"{device}-*"))
+    planted = earlier and device == "simulated"
+    folder = runs / f"{today}{PLANTED if planted else ''}"
+    if whole(folder):
         print(f"{folder}: kept")
         return
-    environment = dict(os.environ)
-    if broken and device == "simulated":
-        environment.update(FAULTS)
-    started = time.perf_counter()
+    made = {**os.environ, "PYTHONPATH": os.pathsep.join([str(CHECKOUT), str(runs.parent)])}
     done = subprocess.run(
-        command(device, folder, broken), cwd=CHECKOUT, env=environment, check=False
-    )
-    print(f"{folder}: exit {done.returncode} after {time.perf_counter() - started:.0f} s")
-    if done.returncode not in (0, 1):
-        sys.exit(f"expected a whole run (exit 0 or 1), got exit {done.returncode}: see above")
+        command(device, folder, python),
+        cwd=CHECKOUT, env={**made, **FAULTS} if planted else made, check=False,
+    )  # fmt: skip
+    if done.returncode not in (0, 1, 2):  # 2: a part of the plan
+        sys.exit(
+            f"{folder}: expected a run (exit 0, 1 or 2), got exit {done.returncode}: see above"
+        )
 
 
-def command(device: str, folder: Path, broken: bool) -> list[str]:
-    """The command of a run. ``device`` is a name, or the path of a descriptor."""
-    chosen = ["--descriptor", device] if Path(device).suffix == ".py" else ["--device", device]
-    planted = ["-p", "tests.dashboard.planted"] if broken and device != "simulated" else []
-    return [
-        *(sys.executable, "-m", "pytest", "-q", "-n", "auto"),
-        *(*chosen, *planted, f"--results={folder}", *(["--resume"] if folder.exists() else [])),
-    ]
+def enabled(page: str) -> str:
+    """The module ``torchax_enabled`` of docs/found.md."""
+    found = re.search(r'```python\n("""torchax_enabled\.py""".*?)```', page, re.DOTALL)
+    assert found is not None, f"{PAGE}: expected the module torchax_enabled.py in a block"
+    return found[1]
 
 
-def name_of(device: str) -> str:
-    """The name of a device's folders: the device's, or that of the folder of its descriptor."""
-    return Path(device).resolve().parent.name if Path(device).suffix == ".py" else device
+def interpreter(asked: str | None) -> str | None:
+    """The interpreter with torchax, or None."""
+    return asked or (sys.executable if find_spec("torchax") is not None else None)
+
+
+def build_site(runs: Path, folder: Path) -> Built:
+    """Builds the site from all runs: those of torchax, and interrupted ones, as the parts that they are; the others as
+    they would be published."""
+    found = sorted(path.parent for path in runs.glob(f"*/{RECORD_FILE}"))
+    note = "" if any(each.name.startswith("cuda-") for each in found) else NO_CUDA
+    groups: dict[tuple[bool, bool], list[Path]] = {}
+    for each in found:
+        part = each.name.startswith("torchax-") or not whole(each)
+        kind = part, each.name.endswith(PLANTED)
+        groups.setdefault(kind, []).append(each)
+    for (part, planted), chosen in sorted(groups.items()):
+        labels = {"branch": "planted faults"} if planted else {}
+        options = Options(title=TITLE, labels=labels, publish=not part, note=note)
+        made = build(chosen, folder, options)
+    return made
 
 
 def main(arguments: list[str]) -> int:
-    if not arguments:
-        print("usage: python -m tests.dashboard.real_site FOLDER [DEVICE|DESCRIPTOR…]")
-        return 4
-    folder = Path(arguments[0]).resolve()
-    devices = arguments[1:] or [*DEVICES]
-    for broken, branch in ((False, "main"), (True, "planted-faults")):
-        runs = [folder / "runs" / f"{name_of(each)}-{branch}" for each in devices]
-        for device, place in zip(devices, runs):
-            run(device, place, broken)
-        made = build(runs, folder / "site", Options(labels={"branch": branch}))
-    print(f"{folder / 'site'}: {made.devices} devices, {made.runs} runs")
+    parser = argparse.ArgumentParser(prog="python -m tests.dashboard.real_site")
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("devices", nargs="*", metavar="DEVICE", help="more devices, such as cuda")
+    parser.add_argument("--torchax", metavar="PYTHON", help="an interpreter that has torchax")
+    given = parser.parse_args(arguments)
+    runs = given.folder.resolve() / "runs"
+    for device in (*DEVICES, *given.devices):
+        run(device, runs, sys.executable)
+    python = interpreter(given.torchax)
+    if python is None:
+        print("torchax: left out, because this environment does not have it: give --torchax PYTHON")
+    else:
+        (runs.parent / "torchax_enabled.py").write_text(enabled(PAGE.read_text(encoding="utf-8")))
+        run("torchax", runs, python)
+    made = build_site(runs, runs.parent / "site")
+    print(f"{runs.parent / 'site'}: {made.devices} devices, {made.runs} runs")
     return 0
 
 

@@ -7,6 +7,7 @@ import re
 import xml.etree.ElementTree as ET
 from pathlib import Path
 
+import lxml.html
 import msgspec
 import pytest
 
@@ -237,3 +238,13 @@ def test_the_guard_is_that_of_the_suite() -> None:
 
 def test_tally_of_no_letters_is_zero() -> None:
     assert tally({}) == Tally()
+
+
+def test_what_does_not_pass_on_the_page_of_an_operator_leads_to_its_cell(site: Path) -> None:
+    page = lxml.html.parse(str(site / "op" / "linalg.lu.html"))
+    links = page.xpath("//table[@class='squares']//td/a/@href")
+    assert {link.partition("#")[2] for link in links if "device=alpha-quick" in link} == {
+        f"device=alpha-quick&clause=layout.bounds&op=linalg.lu&dtype={dtype}"
+        for dtype in fleet.DTYPES
+    }
+    assert not page.xpath("//td[@class='k-pass']/a")

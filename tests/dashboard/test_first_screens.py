@@ -10,6 +10,7 @@ import pytest
 
 from conformance.contract import load
 from devices.cell import CellKey, Outcome, Verdict
+from devices.failure import Failure, Kind
 from reports.dashboard.build import Options, build
 from reports.failures import causes_in
 from reports.gate import gate
@@ -250,6 +251,35 @@ def test_the_first_screen_of_six_devices_says_what_each_needs(browser: Any, tmp_
         assert "no regression" in devices.last.inner_text()
         page.click(".device >> nth=0 >> text=Since 2026-10-01")
         page.wait_for_selector("dd[data-change='newly-failing']")
+
+
+@pytest.mark.slow
+def test_four_devices_are_on_the_first_screen_whatever_their_causes_are_called(
+    browser: Any, tmp_path: Path
+) -> None:
+    runs = []
+    for device, count in (("one", 8), ("two", 8), ("three", 0), ("four", 0)):
+        red = [
+            fleet.failing(
+                fleet.cell(fleet.OUT, op), repro=None, raises="RuntimeError",
+                layouts=("contiguous", "transposed+offset"),
+                failure=Failure(kind=Kind.RAISED, raises="RuntimeError", said=f"{op} {'takes no such arguments ' * 5}"),
+            )
+            for op in fleet.OPS[:count]
+        ]  # fmt: skip
+        runs += [
+            fleet.write(tmp_path / f"{device}-1", device, fleet.ALPHA[1:], day=1),
+            fleet.write(tmp_path / f"{device}-2", device, fleet.ALPHA[:-1], *red, day=2),
+        ]
+    note = "What the reader of this site must know, in one line."
+    build(runs, tmp_path / "site", Options(now=NOW, jobs=1, note=note))
+    with opened(
+        browser, tmp_path / "site", "index.html", viewport={"width": 1280, "height": 800}
+    ) as page:
+        assert page.locator("a[data-cause]").count() == 12
+        assert note in page.inner_text("main")
+        box = page.locator(".device").last.bounding_box()
+        assert box["y"] + box["height"] <= 800 - 50, "with room for a notice"
 
 
 def test_regressions_come_before_everything_else(browser: Any, friendly: Path) -> None:

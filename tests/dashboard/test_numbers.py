@@ -100,7 +100,7 @@ def test_every_operators_page_counts_its_cells(site: Path, newest: dict[str, Pat
     for op in ("add", "mul", "linalg.lu", "where"):
         page = lxml.html.parse(str(site / "op" / f"{op}.html"))
         line = page.xpath("//p[@data-device='alpha-quick']")[0].text_content()
-        squares = page.xpath("//table")[0].xpath(".//td/i/text()")
+        squares = page.xpath("//table")[0].xpath(".//td//i/text()")
         counted = wanted[op]
         assert numbers(line) == (counted["pass"], sum(counted.values()))
         assert len(squares) == sum(counted.values())

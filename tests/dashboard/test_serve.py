@@ -50,12 +50,15 @@ def test_an_interrupted_run_is_shown_with_what_it_has(tmp_path: Path) -> None:
         thread.start()
         try:
             page = fetched(f"{site.url}index.html")
+            assert "do not publish these pages" in fetched(f"{site.url}op/add.html")
         finally:
             site.server.shutdown()
             thread.join()
-    assert "32 of 97 planned cells have no outcome" in page
+    assert "32 of 97 planned cells have no outcome. Only" in page
     assert "do not publish these pages" in page
     assert "<b>65</b> of 65 cells pass" in page
+    assert "0 complete runs and 1 incomplete" in page
+    assert "no: 65 shown" in page
 
 
 def test_a_port_in_use_is_told(tmp_path: Path) -> None:

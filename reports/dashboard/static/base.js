@@ -159,6 +159,13 @@ const conform = (function () {
     });
   }
 
+  // The menu is wider than a phone: show the entry of this page.
+  function here() {
+    const menu = document.querySelector(".top nav"), entry = menu?.querySelector("[aria-current]");
+    if (entry) menu.scrollLeft = entry.offsetLeft - menu.offsetLeft - (menu.clientWidth - entry.offsetWidth) / 2;
+  }
+
+  document.addEventListener("DOMContentLoaded", here);
   document.addEventListener("DOMContentLoaded", theme);
   document.addEventListener("DOMContentLoaded", unfold);
   addEventListener("hashchange", unfold);

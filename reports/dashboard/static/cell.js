@@ -112,7 +112,8 @@ conform.start(async (app, site) => {
       el("p", {}, `${detail.layouts.length}${ran ? ` of ${ran.length} that ran` : ""} fail.`),
       el("ul", { class: "layouts" }, buttons.map((button) => el("li", {}, button))), picture,
       detail.tensors ? el("details", { open: true }, el("summary", {}, el("b", {}, "Buffers of the failing call (reproduced below)")),
-        detail.tensors.map((tensor) => conform.strides.figure(tensor, tensor.role === "out" ? "Target of out=" : `Input ${++inputs}`, tensor.guard))) : null)];
+        detail.tensors.map((tensor) => conform.strides.figure(tensor, tensor.role === "out" ? "Target of out=" : `Input ${++inputs}`, tensor.guard))) : null,
+      first || detail.tensors ? conform.strides.legend() : null)];
   }
 
   function smallest(detail) {
@@ -121,7 +122,8 @@ conform.start(async (app, site) => {
     return [el("section", {}, el("h2", {}, "Smallest failing example"),
       el("p", {}, "Layout ", el("code", {}, example.layout), example.tried ? `; ${conform.plural(example.tried, "call")} tried` : "", example.whole ? "" : "; the search used up its budget"),
       copyable(example.call), el("pre", { class: "box" }, example.message),
-      example.tensors.map((tensor, i) => el("div", {}, conform.strides.figure(tensor, `t[${i}]`, tensor.guard), tensor.values ? el("pre", { class: "box" }, tensor.values) : null)))];
+      example.tensors.map((tensor, i) => el("div", {}, conform.strides.figure(tensor, `t[${i}]`, tensor.guard), tensor.values ? el("pre", { class: "box" }, tensor.values) : null)),
+      conform.strides.legend())];
   }
 
   // Public bugs of other devices that cells like this one detect.

@@ -30,7 +30,7 @@ conform.start(async (app, site) => {
     for (let cell = 0, next = 0; cell < universe.size; cell++) if (mask[cell]) found[next++] = cell;
     grid.show({
       rows: found.length, corner: "Cell", width: 46,
-      columns: site.devices.map((device) => ({ label: model.title(device) })),
+      columns: site.devices.map((device) => ({ label: device.device, over: device.plan, title: model.title(device) })),
       row: (i) => { const { clause, op, dtype } = universe.names(found[i]); return { name: `${op}${dtype ? ` · ${dtype}` : ""} · ${clause}`, href: link(i, site.devices[0]) }; },
       rank: (i, j) => ranks[letters[j][found[i]]],
       label: (i, j) => `${model.title(site.devices[j])}: ${model.told(statuses.get(String.fromCharCode(letters[j][found[i]])))}`,

@@ -9,8 +9,8 @@ conform.pieces = (function () {
   }
 
   function legend(site, without = ["absent", "not-run"]) {
-    return el("p", { class: "key" }, site.kinds.filter((kind) => !without.includes(kind.name)).flatMap((kind) => [
-      square(kind.name, kind.label), el("span", { title: kind.meaning }, kind.label)]));
+    return el("p", { class: "key" }, site.kinds.filter((kind) => !without.includes(kind.name)).map((kind) =>
+      el("span", {}, square(kind.name, kind.label), " ", el("span", { title: kind.meaning }, kind.label))));
   }
 
   // A labelled choice. `options` are [value, text].

@@ -69,8 +69,13 @@ conform.strides = (function () {
     const shared = stride.some((step, dim) => step === 0 && shape[dim] > 1) ? " ×n: n indices share one element." : "";
     return el("div", {}, el("p", {}, el("b", {}, name), " ", el("small", {}, facts)),
       count ? draw(tensor, guard) : el("p", { class: "hint" }, "The tensor has no elements, so nothing is drawn."),
-      el("p", { class: "picture-legend" }, `Filled: the elements, numbered in index order; hatched: guard, known bytes before and after the view (at least ${guard} elements after it); empty: between elements.${shared}${more}`));
+      shared || more ? el("p", { class: "picture-legend" }, `${shared}${more}`.trim()) : null);
   }
 
-  return { figure, positions };
+  // What the squares of all figures of a section mean.
+  function legend() {
+    return conform.el("p", { class: "picture-legend" }, "Filled: the elements, numbered in index order; hatched: guard, known bytes before and after the view; empty: between elements.");
+  }
+
+  return { figure, legend, positions };
 })();
