@@ -151,6 +151,13 @@ class Guarded:
         """Writes the known bytes back, after a call that was allowed to change them."""
         self.base.copy_(to_device(self.before))
 
+    def create_again(self, to_device: Move) -> None:
+        """Creates the storage, with its known bytes, and the view again, because the device cannot read or write the
+        storage any more."""
+        dtype = self.view.dtype
+        self.base = to_device(self.before.clone())
+        self.view = strided_view(self.base, dtype, self.geometry)
+
     def lay_again(self) -> None:
         """Creates the view in its storage again, because a call may have changed the view's shape or storage."""
         self.view = strided_view(self.base, self.view.dtype, self.geometry)
@@ -239,6 +246,10 @@ class ByValues(Guarded):
         else:  # it was resized
             self.base = known
             self.lay_again()
+
+    def create_again(self, to_device: Move) -> None:
+        self.base = to_device(self._shaped(self.before, self.base.dtype))
+        self.lay_again()
 
     def lay_again(self) -> None:
         self.view = self.base if self.whole else sliced_view(self.base, self.geometry)

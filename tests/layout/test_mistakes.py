@@ -116,6 +116,24 @@ def test_an_output_that_cannot_be_written_to_is_no_executed_check() -> None:
     assert list(reads.judge_fresh(evidence_of(torch.ones(3), storage=False), NO_SPECS)) == [None]
 
 
+def test_an_input_that_cannot_be_read_after_a_write_hides_no_other_check() -> None:
+    """A lazy device loses the base if a piece of ``chunk`` is written to."""
+    given = Guarded(torch.arange(6.0).view(2, 3), CONTIGUOUS.geometry((2, 3)), identity)
+    lost, whole = given.base, given.base.clone()
+
+    def back(tensor: torch.Tensor) -> torch.Tensor:
+        if tensor is lost and not torch.equal(lost, whole):
+            raise RuntimeError("not a lazy tensor")
+        return tensor
+
+    evidence = evidence_of(given.view[:1], given, back=back)
+    assert evidence.raised is None and evidence.unjudged is None
+    (write,) = evidence.writes
+    assert write is not None and str(write.error) == "not a lazy tensor"
+    assert torch.equal(given.view, torch.arange(6.0).view(2, 3))
+    assert given.intact(back)
+
+
 @pytest.mark.parametrize("storage", [True, False])
 @pytest.mark.parametrize("mutable", [(), (0,)])
 @pytest.mark.parametrize("view", [torch.Tensor.t, torch.conj], ids=["transposed", "conjugated"])

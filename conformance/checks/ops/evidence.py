@@ -116,7 +116,8 @@ class TargetAfter:
 
 @dataclass(frozen=True, slots=True)
 class WriteThrough:
-    """The effect of writing 1 to every element of an output. ``error`` is the exception that the write raised.
+    """The effect of writing 1 to every element of an output. ``error`` is the exception that the write raised, or the
+    reading of an input after the write.
     ``after`` maps the index of each input whose storage changed to the bytes of that storage. ``back`` has the values
     of the output, which has dtype ``dtype``, after the known bytes of these inputs were restored."""
 
@@ -369,7 +370,7 @@ def may_share(call: Invocation, out: OutputFacts) -> bool:
 
 def write_through(call: Invocation, out: torch.Tensor) -> WriteThrough:
     """Writes 1 to every element of an output, records which inputs change, and restores the known bytes of these
-    inputs."""
+    inputs. An input that cannot be read after the write is created again."""
     error: Exception | None = None
     try:
         with torch.no_grad():
@@ -378,9 +379,15 @@ def write_through(call: Invocation, out: torch.Tensor) -> WriteThrough:
         error = raised
     after = {}
     for place, each in enumerate(call.inputs):
-        if isinstance(each, Guarded) and not each.intact(call.back):
-            after[place] = each.bytes_now(call.back)
-            each.restore(call.move)
+        if not isinstance(each, Guarded):
+            continue
+        try:
+            if not each.intact(call.back):
+                after[place] = each.bytes_now(call.back)
+                each.restore(call.move)
+        except RuntimeError as raised:  # from the device; a mistake of ours has another type
+            error = error or raised
+            each.create_again(call.move)
     back = call.back(out).clone() if error is None else None
     return WriteThrough(out.dtype, error, after, back)
 
