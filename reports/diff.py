@@ -30,16 +30,18 @@ class Change(Word):
     CHANGED_EXPECTATION = "changed-expectation"
     FIXED = "fixed"
     ADDED = "added"
+    LEFT_OUT = "left-out"
 
 
 MEANING: Final[Mapping[Change, str]] = {
     Change.NEWLY_CRASHING: "crashes or hangs now, and did not before",
     Change.NEWLY_FAILING: "passed (or had references that disagreed) before, and does not pass now",
-    Change.MISSING: "had an outcome before, and has no outcome now (not planned, or not run)",
+    Change.MISSING: "had an outcome before; was to run now, and has no outcome",
     Change.CHANGED_OUTCOME: "has a different outcome; neither the old nor the new outcome is a pass",
     Change.CHANGED_EXPECTATION: "has the same outcome, but the manifest gives it a different verdict",
     Change.FIXED: "did not pass before, and passes now",
     Change.ADDED: "had no outcome before, and has an outcome now",
+    Change.LEFT_OUT: "had an outcome before, and was not to run now (not planned, or not selected)",
 }
 
 WORSE: Final = (Change.NEWLY_CRASHING, Change.NEWLY_FAILING, Change.MISSING)
@@ -58,7 +60,7 @@ def change(before: str, after: str) -> Change | None:
     if before == after or (before in _NONE and after in _NONE):
         return None
     if after in _NONE:
-        return Change.MISSING
+        return Change.MISSING if after == MISSING else Change.LEFT_OUT
     if before in _NONE:
         return Change.ADDED
     was, now = LETTERS[before].outcome, LETTERS[after].outcome
@@ -128,9 +130,14 @@ def diff(before: Run, after: Run) -> Comparison:
 
 
 def _letters(run: Run) -> dict[CellKey, str]:
-    """Returns the status letters of the cells that have a result, in plan order."""
+    """Returns the status letters of the cells that were to run, in plan order."""
     results = run.results
-    return {cell: code_of(results[cell]) for cell in run.parsed.cells if cell in results}
+    chosen = results.keys() | set(run.parsed.selected)
+    return {
+        cell: code_of(results[cell]) if cell in results else MISSING
+        for cell in run.parsed.cells
+        if cell in chosen
+    }
 
 
 def in_words(letter: str) -> str:

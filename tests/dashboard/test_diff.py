@@ -10,8 +10,8 @@ import pytest
 from click.testing import CliRunner
 
 from conformance.cli import conform
-from devices.cell import Outcome
-from reports.diff import WORSE, Change, as_data, as_text, change, diff, environment
+from devices.cell import CellKey, Outcome
+from reports.diff import WORSE, Change, as_data, as_text, change, changes, diff, environment
 from reports.run import load_run
 from reports.status_letters import KIND_OF, LETTERS
 from tests.dashboard import fleet
@@ -37,7 +37,7 @@ from tests.dashboard import fleet
         ("f", "F", Change.CHANGED_EXPECTATION),
         ("F", "f", Change.CHANGED_EXPECTATION),
         (".", "P", Change.CHANGED_EXPECTATION),
-        (".", " ", Change.MISSING),
+        (".", " ", Change.LEFT_OUT),
         ("F", "n", Change.MISSING),
         (" ", "F", Change.ADDED),
         ("n", ".", Change.ADDED),
@@ -89,6 +89,18 @@ def test_cells_of_each_kind(runs: list[Path]) -> None:
     assert [str(cell) for cell, _, _ in found.cells[Change.FIXED]] == [
         "layout.values::mul[float32]"
     ]
+
+
+def test_a_cell_that_was_not_to_run_is_left_out_and_not_missing(tmp_path: Path) -> None:
+    """Of a run with another plan. An interrupted run misses its cells."""
+    lost, kept = (
+        CellKey("layout.values", "mul", "float32"),
+        CellKey("layout.values", "add", "float32"),
+    )
+    letters = {lost: ".", kept: "."}
+    assert changes(letters, {kept: "."}) == {Change.LEFT_OUT: [(lost, ".", " ")]}
+    assert changes(letters, {lost: "n", kept: "."}) == {Change.MISSING: [(lost, ".", "n")]}
+    assert Change.LEFT_OUT not in WORSE and Change.MISSING in WORSE
 
 
 def test_the_command_exits_1_where_something_is_worse(runs: list[Path]) -> None:
