@@ -23,7 +23,7 @@ def snapshot() -> dict[str, Any]:
         made.append(
             {
                 "device": 0, "address": number, "total_size": rounded, "stream": 0,
-                "segment_type": "small" if size < 2**20 else "large",
+                "segment_type": "small" if size < 2**20 else "large", "segment_pool_id": (0, 0),
                 "allocated_size": rounded, "active_size": rounded,
                 "blocks": [{**block, "state": "active_allocated", "frames": []}],
             }
@@ -71,7 +71,7 @@ def wrong(field: str, value: object) -> dict[str, Any]:
     [
         ("total_size", "3 MiB"), ("stream", None), ("segment_type", "huge"), ("segment_type", None),
         ("allocated_size", None), ("active_size", None), ("address", None), ("size", None),
-        ("requested_size", None), ("requested_size", 3 * 2**20 + 512), ("state", 1), ("frames", None),
+        ("requested_size", None), ("requested_size", 3 * 2**20 + 512), ("state", 1), ("frames", None), ("segment_pool_id", None), ("segment_pool_id", 0),
     ],
 )  # fmt: skip
 def test_what_is_missing_or_of_another_type_is_seen(field: str, value: object) -> None:
