@@ -51,6 +51,17 @@ def test_everything_else_was_checked(cells: dict[CellKey, CellResult]) -> None:
 
 
 @pytest.mark.slow
+def test_bounds_need_an_input_with_memory_around_it(fork: ForkServer, tmp_path: Path) -> None:
+    """An overload is tried in two layouts, of which the device can make only the one without memory around it."""
+    given = ("--device=lazy", "--ops=aten._masked_softmax,sin", "--clauses=layout.bounds")
+    assert fork.pytest(*given, "-q", f"--results={tmp_path}").code == 0
+    found = {key.unit: each for key, each in cells_of(tmp_path).items()}
+    assert found["aten._masked_softmax"].outcome is Outcome.UNSUPPORTED
+    assert "no input has memory around its elements" in found["aten._masked_softmax"].message
+    assert found["sin"].outcome is Outcome.PASS
+
+
+@pytest.mark.slow
 def test_real_faults_are_found_and_expected(cells: dict[CellKey, CellResult]) -> None:
     assert (cells[PIXELS].outcome, cells[PIXELS].verdict) == (Outcome.FAIL, Verdict.EXPECTED)
     raised = cells[CellKey("layout.values", "sparse.sampled_addmm", "float32")]

@@ -32,6 +32,11 @@ from opinfo.compare import Wrong, raised, tensors_of
 from opinfo.guarded import Guarded, identity
 from opinfo.reference import OutputSpec, output_specs, significant
 
+_NOTHING_AROUND = (
+    "in the layouts that the op is tried in and that the device can make without the capability "
+    "`strides`, no input has memory around its elements"
+)
+
 
 def reads(ctx: OpContext) -> None:
     """Call the op on every sample in every layout of the covering set (``opinfo/layouts.toml``), then with the conj
@@ -46,6 +51,8 @@ def reads(ctx: OpContext) -> None:
             for laid in ctx.laid_out(sample):
                 _one_call(ctx, laid)
             ctx.release(sample)
+        if not ctx.device.lays_out and (record := ctx.recorder.get("layout.bounds")) is not None:
+            record.pass_over_unless_checked(_NOTHING_AROUND)
         if ctx.recorder.get("layout.views") is not None:
             lazy_bits(ctx)
         if ctx.recorder.get("layout.values") is not None and not ctx.traits.declares_view:
