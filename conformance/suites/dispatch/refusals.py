@@ -88,12 +88,13 @@ def cross_device(ctx: OpContext) -> None:
 
 
 def _most_telling(samples: list[Sample]) -> Sample | None:
-    """Returns the sample with the most tensors. Samples whose tensors all have dimensions and elements are
-    preferred."""
+    """Returns the sample with the most tensors. Samples whose tensors all have dimensions and elements are preferred, then
+    those of which one tensor has dimensions: a tensor without dimensions may be on the CPU."""
 
     def rank(sample: Sample) -> tuple[Any, ...]:
         tensors = sample.tensors
-        whole = min(t.dim() for t in tensors) > 0, all(t.numel() for t in tensors)
+        dims = [t.dim() for t in tensors]
+        whole = min(dims) > 0, max(dims) > 0, all(t.numel() for t in tensors)
         return (*whole, len(tensors), -sample.index)
 
     return max((s for s in samples if len(s.tensors) > 1), key=rank, default=None)
