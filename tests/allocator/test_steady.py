@@ -13,9 +13,14 @@ import torch
 
 from conformance.checks.cases.context import CaseContext
 from conformance.checks.cases.exceptions import CheckFailed
-from conformance.suites.allocator import host_memory, leaks, leaks_everywhere
+from conformance.suites.allocator import host_memory, leaks_everywhere
 from conformance.suites.allocator.host_memory import FLOOR, MANY_FLOOR, little_to_collect
-from conformance.suites.allocator.leaks import grows, host_bound, host_grows
+from conformance.suites.allocator.memory_windows import (
+    grows,
+    host_bound,
+    host_grows,
+    note_what_is_measured,
+)
 from devices import registry
 from opinfo.database import DATABASE
 from opinfo.device import open_device
@@ -232,5 +237,5 @@ def test_without_glibc_and_proc_what_is_not_measured_is_said(
 @pytest.mark.skipif(host_memory.unmeasured() != "", reason="needs Linux with glibc")
 def test_on_linux_all_of_it_is_measured(context: CaseContext) -> None:
     named = CaseContext(context.opened, "a test")
-    leaks._note_what_is_measured(named)
+    note_what_is_measured(named)
     assert named.notes == []
