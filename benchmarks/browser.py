@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+from benchmarks.chromium import running_chromium
 from benchmarks.figures import Figure
-from benchmarks.screenshots import find_chromium
 from reports.model import RunError
 
 QUERIES = (
@@ -59,15 +60,12 @@ def busy(session: Any) -> float:
 
 def measured(site: Path) -> Iterator[Figure]:
     """Open the overview, the grid and the page "Explore" of a site, and yield the figures."""
-    try:
-        from playwright.sync_api import sync_playwright
-
-        found = find_chromium()
-    except (ModuleNotFoundError, RunError) as absent:
-        print(f"browser: not measured: {absent}")
-        return
-    with sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(executable_path=found, args=["--no-sandbox"])
+    with ExitStack() as stack:
+        try:
+            chromium = stack.enter_context(running_chromium())
+        except (ModuleNotFoundError, RunError) as absent:
+            print(f"browser: not measured: {absent}")
+            return
         for name, columns in (("index", ""), ("grid", "#by=clause"), ("explore", "")):
             page = chromium.new_page()
             session = page.context.new_cdp_session(page)
@@ -86,7 +84,6 @@ def measured(site: Path) -> Iterator[Figure]:
             if name == "grid":
                 yield _scrolls(page, session)
             page.close()
-        chromium.close()
 
 
 def _filters(page: Any, session: Any, name: str) -> Figure:

@@ -7,15 +7,12 @@ without it, the example of the first cause is shown. The grid is that of the mos
 
 from __future__ import annotations
 
-import os
-import shutil
 import sys
 from pathlib import Path
 from typing import Any
 
+from benchmarks.chromium import running_chromium
 from reports.model import RunError
-
-CHROMIUM = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 
 # Name, address and height in CSS pixels of each picture; all have the same WIDTH.
 WIDTH = 1280
@@ -26,27 +23,11 @@ PICTURES = (
 )
 
 
-def find_chromium() -> str:
-    """The path of an installed Chromium. Raises RunError if there is none."""
-    named = os.environ.get("CONFORM_CHROMIUM")
-    found = named or next((path for name in CHROMIUM if (path := shutil.which(name))), None)
-    if found is None:
-        raise RunError(
-            "Chromium was not found: install it (Debian: chromium), or set CONFORM_CHROMIUM"
-        )
-    return found
-
-
 def take(site: Path, folder: Path, cell: str) -> list[Path]:
     """Take every picture, light and dark. ``cell`` is the address of the cell to show; empty for the first cause."""
-    from playwright.sync_api import sync_playwright
-
     folder.mkdir(parents=True, exist_ok=True)
     taken = []
-    with sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(
-            executable_path=find_chromium(), args=["--no-sandbox", "--disable-gpu"]
-        )
+    with running_chromium() as chromium:
         addresses = {
             "cell": cell or _first_link(chromium, site, "causes.html", "[data-cause] .meta a"),
             "grid": _first_link(chromium, site, "index.html", ".device h2 a").partition("&q=")[0],
@@ -63,7 +44,6 @@ def take(site: Path, folder: Path, cell: str) -> list[Path]:
                 page.screenshot(path=path)
                 taken.append(path)
                 page.close()
-        chromium.close()
     return taken
 
 

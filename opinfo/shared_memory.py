@@ -72,14 +72,14 @@ def why_apart(
         if dtypes[one] != dtypes[other]:
             return "tensors of two dtypes share memory"
         writes = [place in written for place in (one, other)]
-        if not any(writes) or not _overlap(geometries[one], geometries[other]):
+        if not any(writes) or not have_common_element(geometries[one], geometries[other]):
             continue
         if all(writes) or not pointwise or geometries[one] != geometries[other]:
             return "the call writes to elements that another of its tensors has"
     return ""
 
 
-def _overlap(one: Geometry, other: Geometry) -> bool:
+def have_common_element(one: Geometry, other: Geometry) -> bool:
     """Returns True if two tensors of a storage have an element in common."""
     marks = torch.zeros(max(one.extent, other.extent), dtype=torch.bool)
     once(marks.as_strided(one.shape, one.stride, one.offset), one).fill_(True)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.screenshots import find_chromium
+from benchmarks.chromium import find_chromium, running_chromium
 from reports.dashboard.build import Options, build
 from reports.model import RunError
 from tests.dashboard.fleet import fleet
@@ -34,18 +34,12 @@ def site(runs: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Any]:
     """Chromium under Playwright; the test is skipped, with the reason, where one of them is absent."""
-    api = pytest.importorskip(
+    pytest.importorskip(
         "playwright.sync_api", reason="Playwright is not installed: pip install playwright"
     )
     try:
-        found = find_chromium()
+        find_chromium()
     except RunError as absent:
         pytest.skip(str(absent))
-    with api.sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(
-            executable_path=found,
-            args=["--no-sandbox", "--disable-background-networking", "--disable-component-update",
-                  "--disable-sync", "--disable-gpu"],
-        )  # fmt: skip
+    with running_chromium() as chromium:
         yield chromium
-        chromium.close()

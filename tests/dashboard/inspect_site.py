@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from benchmarks.screenshots import find_chromium
+from benchmarks.chromium import running_chromium
 from tests.dashboard.looking import visiting
 
 AXE = Path(__file__).with_name("vendor") / "axe.min.js"
@@ -166,19 +166,13 @@ def main(arguments: list[str]) -> int:
     if len(arguments) != 1:
         print("usage: python -m tests.dashboard.inspect_site SITE")
         return 4
-    from playwright.sync_api import sync_playwright
-
     site = Path(arguments[0]).resolve()
-    with sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(
-            executable_path=find_chromium(), args=["--no-sandbox", "--disable-gpu"]
-        )
+    with running_chromium() as chromium:
         found = 0
         for problem in problems(chromium, site):
             print(problem, flush=True)
             found += 1
         pages = len(addresses(chromium, site))
-        chromium.close()
     print(
         f"{site}: {pages} pages at {len(SIZES)} widths, light and dark: {found or 'nothing'} wrong"
     )

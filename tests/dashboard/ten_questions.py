@@ -1,4 +1,4 @@
-"""Ten questions of a reader who has not seen the site, answered in Chromium as such a reader would.
+"""Ten questions about the example site, which are answered by clicking and searching in Chromium.
 
 ``python -m tests.dashboard.ten_questions SITE [PAGE]`` opens the overview for each question, uses only what is visible there,
 prints the way and the answer, and writes them to PAGE (docs/questions.md). A use of the search box counts as a click. Exits 1 if a question
@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from benchmarks.screenshots import find_chromium
+from benchmarks.chromium import running_chromium
 from reports.gate import number
 from tests.dashboard.looking import visiting
 
@@ -242,10 +242,8 @@ def page_of(found: list[Answer], devices: str) -> str:
     ]
     for place, each in enumerate(found, 1):
         way = ", ".join(each.way) or "read the overview"
-        lines += [
-            *("", f"## {place}. {each.question}", ""),
-            *(f"{way[0].upper()}{way[1:]} ({each.spent}).", "", f"> {_escaped(each.text)}"),
-        ]
+        lines += ["", f"## {place}. {each.question}", ""]
+        lines += [f"{way[0].upper()}{way[1:]} ({each.spent}).", "", f"> {_escaped(each.text)}"]
     return "\n".join(lines) + "\n"
 
 
@@ -260,13 +258,8 @@ def main(arguments: list[str]) -> int:
     if not 1 <= len(arguments) <= 2:
         print("usage: python -m tests.dashboard.ten_questions SITE [PAGE]")
         return 4
-    from playwright.sync_api import sync_playwright
-
     site = Path(arguments[0]).resolve()
-    with sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(
-            executable_path=find_chromium(), args=["--no-sandbox", "--disable-gpu"]
-        )
+    with running_chromium() as chromium:
         found = answers(chromium, site)
         with visiting(chromium, site) as (page, visit):
             visit("index.html")
@@ -274,7 +267,6 @@ def main(arguments: list[str]) -> int:
                 f"{each.get_attribute('data-device')} ({each.locator('time').first.inner_text()})"
                 for each in page.locator(".device").all()
             ]
-        chromium.close()
     for each in found:
         way = ", ".join(each.way) or "read the overview"
         print(each.question)

@@ -7,10 +7,16 @@ from typing import Any
 import pytest
 import torch
 
-from conformance.suites.dispatch.refusals import is_undefined, judged_refusal, says
-from opinfo.compare import Wrong
+from conformance.suites.dispatch.refusals import (
+    is_undefined,
+    judged_refusal,
+    most_telling,
+    says,
+)
+from opinfo.compare import Arguments, Wrong
 from opinfo.exceptions import exceptions
 from opinfo.guarded import identity
+from opinfo.samples import Sample
 
 _NAMES = ["gcd", "gcd_"]
 
@@ -125,3 +131,12 @@ def test_an_op_is_known_by_the_last_part_of_its_name() -> None:
     assert says("max_pool2d failed", ["nn.functional.max_pool2d"])
     assert says("MaxPool2d failed", ["nn.functional.max_pool2d"])
     assert not says("pooling failed", ["nn.functional.max_pool2d"])
+
+
+def test_operands_are_moved_of_a_sample_in_which_one_has_dimensions() -> None:
+    """All may be on the CPU otherwise, and nothing would be asked (``fill_`` with a tensor)."""
+    scalars, whole = (
+        Sample(index, Arguments((tensor, torch.tensor(2.0)), {}), None)
+        for index, tensor in enumerate((torch.tensor(1.0), torch.ones(3)))
+    )
+    assert most_telling([scalars, whole]) is whole

@@ -134,6 +134,20 @@ def test_an_input_that_cannot_be_read_after_a_write_hides_no_other_check() -> No
     assert given.intact(back)
 
 
+def test_an_input_that_the_device_has_no_way_to_read_is_not_judged() -> None:
+    """The clauses would count a check that was not made."""
+    given = Guarded(torch.arange(6.0).view(2, 3), CONTIGUOUS.geometry((2, 3)), identity)
+    whole = given.base.clone()
+
+    def back(tensor: torch.Tensor) -> torch.Tensor:
+        if tensor is given.base and not torch.equal(tensor, whole):
+            raise NotImplementedError("no copy")
+        return tensor
+
+    with pytest.raises(NotImplementedError, match="no copy"):
+        evidence_of(given.view[:1], given, back=back)
+
+
 @pytest.mark.parametrize("storage", [True, False])
 @pytest.mark.parametrize("mutable", [(), (0,)])
 @pytest.mark.parametrize("view", [torch.Tensor.t, torch.conj], ids=["transposed", "conjugated"])

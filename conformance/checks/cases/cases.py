@@ -152,16 +152,12 @@ class OpCheck:
     ) -> tuple[str, ...]:
         """Returns the variants of this check that have cells in a plan for an op in a dtype to which ``clauses`` apply.
         With ``more``, the plan has more cases; with ``whole``, it is a whole plan."""
-        found = [
-            *self.variants,
-            *(
-                each
-                for each, has in self.more_variants.items()
-                if whole or (more and has(op, clauses))
-            ),
-            *(self.whole_variants if whole else ()),
-        ]
-        return tuple(found)
+        if whole:
+            return (*self.variants, *self.more_variants, *self.whole_variants)
+        if not more:
+            return self.variants
+        chosen = (each for each, has in self.more_variants.items() if has(op, clauses))
+        return (*self.variants, *chosen)
 
     def most_samples(self, *, more: bool, whole: bool) -> int | None:
         """Returns the largest number of samples of an op that a plan gives to this check; None if it gives all. With

@@ -117,9 +117,9 @@ class TargetAfter:
 @dataclass(frozen=True, slots=True)
 class WriteThrough:
     """The effect of writing 1 to every element of an output. ``error`` is the exception that the write raised, or the
-    reading of an input after the write.
-    ``after`` maps the index of each input whose storage changed to the bytes of that storage. ``back`` has the values
-    of the output, which has dtype ``dtype``, after the known bytes of these inputs were restored."""
+    reading of an input after the write. ``after`` maps the index of each input whose storage changed to the bytes of that
+    storage. ``back`` has the values of the output, which has dtype ``dtype``, after the known bytes of these inputs were
+    restored."""
 
     dtype: torch.dtype
     error: Exception | None
@@ -385,6 +385,8 @@ def write_through(call: Invocation, out: torch.Tensor) -> WriteThrough:
             if not each.intact(call.back):
                 after[place] = each.bytes_now(call.back)
                 each.restore(call.move)
+        except NotImplementedError:  # the device cannot read its tensors back at all
+            raise
         except RuntimeError as raised:  # from the device; a mistake of ours has another type
             error = error or raised
             each.create_again(call.move)

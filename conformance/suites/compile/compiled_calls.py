@@ -15,6 +15,8 @@ from conformance.checks.ops.calls import Invocation, laid_out, strided, views
 from conformance.checks.ops.evidence import OutputFacts, output_facts
 from opinfo.compare import Arguments, replace_tensors
 from opinfo.guarded import Guarded
+from opinfo.layouts import Geometry
+from opinfo.shared_memory import have_common_element
 from opinfo.torch_private import storage_id, version_of
 
 #: The seed that is set before each call, so that an eager and a compiled call draw the same random numbers.
@@ -403,28 +405,17 @@ def shared_with(
     for place, other in enumerate(others):
         if other is None or other.layout != torch.strided or not other.numel():
             continue
-        if storage_id(other) == storage_id(gradient) and have_an_element_in_common(other, gradient):
+        shared = other.dtype == gradient.dtype and storage_id(other) == storage_id(gradient)
+        if shared and have_common_element(geometry_of(other), geometry_of(gradient)):
             return place
     return None
 
 
-def have_an_element_in_common(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Returns True if two tensors of a storage and of the same dtype have an element in common, judged by their sizes,
-    strides and offsets; False if their dtypes differ."""
-    if one.dtype != other.dtype:
-        return False
-    places = [
-        torch.arange(max(map(_end_of, (one, other)))).as_strided(
-            each.shape, each.stride(), each.storage_offset()
-        )
-        for each in (one, other)
-    ]
-    return bool(torch.isin(*places).any())
-
-
-def _end_of(tensor: torch.Tensor) -> int:
-    steps = zip(tensor.shape, tensor.stride())
-    return int(tensor.storage_offset()) + sum((size - 1) * step for size, step in steps) + 1
+def geometry_of(tensor: torch.Tensor) -> Geometry:
+    """Returns the shape, strides and offset of a tensor, and where its elements end in the storage."""
+    shape, stride, offset = tuple(tensor.shape), tensor.stride(), int(tensor.storage_offset())
+    end = offset + sum((size - 1) * step for size, step in zip(shape, stride)) + 1
+    return Geometry(shape, stride, offset, end)
 
 
 def cotangent(call: Invocation, output: torch.Tensor, restrided: bool) -> torch.Tensor:

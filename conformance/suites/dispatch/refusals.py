@@ -68,7 +68,7 @@ def cross_device(ctx: OpContext) -> None:
     """Calls an op with each of its operands in turn on another device. The call must raise. A binary op is also
     called with a CPU scalar tensor as one operand, which it must accept."""
     with ctx.running(CROSS_DEVICE):
-        sample = _most_telling(dense_samples(ctx))
+        sample = most_telling(dense_samples(ctx))
         here, count = ctx.device.torch_device, ctx.device.descriptor.device_count()
         others = ["cpu"]
         if "multi_device" in ctx.device.descriptor.capabilities and count > 1:
@@ -87,7 +87,7 @@ def cross_device(ctx: OpContext) -> None:
                 )
 
 
-def _most_telling(samples: list[Sample]) -> Sample | None:
+def most_telling(samples: list[Sample]) -> Sample | None:
     """Returns the sample with the most tensors. Samples whose tensors all have dimensions and elements are preferred, then
     those of which one tensor has dimensions: a tensor without dimensions may be on the CPU."""
 
