@@ -177,7 +177,9 @@ def called_beside_fake(call: Invocation, places: Sequence[int]) -> AtenCalls:
         ends = [each for each in outputs if each.requires_grad]
         cotangents = [torch.ones_like(each) for each in ends]
         if ends:
-            with mode:
+            # The backward runs in this thread: a thread of autograd's own would hold the mode, which is a Python
+            # object, and a thread that releases one while a repro script ends aborts the process.
+            with mode, torch.autograd.set_multithreading_enabled(False):
                 leaves = [inputs[place] for place in places]
                 torch.autograd.grad(ends, leaves, cotangents, allow_unused=True)
         call.settle(outputs)
