@@ -14,7 +14,7 @@ from typing import Final
 from devices.cell import CellKey, Outcome, Verdict
 from devices.failure import Failure, Kind
 from devices.failure import sentence as spell
-from reports.causes import BATCHED, DERIVATIVE, PLAIN, SLICED, Cause
+from reports.causes import BATCHED, DERIVATIVE, PLAIN, SAVED, SLICED, Cause
 from reports.gate import number
 from reports.junit import one_line
 from reports.model import Clause
@@ -118,7 +118,7 @@ def _of_layout(about: tuple[str, ...]) -> str:
     """Returns the sentence for results that are wrong in some layout."""
     wrong, form, place, *_ = about
     said = _WRONG.get(wrong, f"wrong {wrong.replace('_', ' ')}")
-    if form == DERIVATIVE:
+    if form in (DERIVATIVE, SAVED):
         said = f"{said} of derivatives"
     if place == BATCHED:
         return f"{said} that are computed in one batch"
@@ -129,6 +129,7 @@ def _of_layout(about: tuple[str, ...]) -> str:
         return plain.get(form, said)
     subject = {"out=": "the out= tensor", "in-place": "self of an in-place call"}
     subject[DERIVATIVE] = "an input or the incoming gradient"
+    subject[SAVED] = "a tensor that backward needs"
     return f"{said} if {subject.get(form, 'an input')} {_where(place)}"
 
 

@@ -48,8 +48,11 @@ _FREE: Final = {
 DERIVATIVE: Final = "derivative"
 BATCHED: Final = "batched"
 SLICED: Final = "inplace_slice"
-#: Where the layout of a check of derivatives is: in the incoming gradient, in it and the inputs, in a tensor written to.
-_LAID: Final = ("grad=", "both=", "inplace=", "inplace_slice=")
+#: The form of a check of derivatives with the tensors that backward needs in another layout.
+SAVED: Final = "saved tensor"
+#: Where the layout of a check of derivatives is: in the incoming gradient, in it and the inputs, in a tensor written to,
+#: in the tensors that backward needs.
+_LAID: Final = ("grad=", "both=", "inplace=", "inplace_slice=", "saved=")
 #: Incoming gradients that have names instead of layouts: sum() makes an expanded one.
 _GRADIENTS: Final = {"sum": "contiguous+expand_first", "large": PLAIN}
 
@@ -260,7 +263,7 @@ def _wrong(kind: Kind) -> str:
 
 class _Way(NamedTuple):
     """A description of how a cell of an op fails: the kind of fault (``wrong``), the form of the call (``call``,
-    ``in-place``, ``out=`` or ``derivative``), and the layout (``place``). Failures with an exception and failures of
+    ``in-place``, ``out=``, ``derivative`` or ``saved tensor``), and the layout (``place``). Failures with an exception and failures of
     directed checks have no such description.
 
     Derivatives have a form of their own. torch computes them with kernels of other ops too, so wrong derivatives
@@ -275,7 +278,9 @@ class _Way(NamedTuple):
         """Returns True if the failure that ``self`` describes explains the failure that ``other`` describes. Both must
         be failures of the same op."""
         covers = _covers(self.place, other.place)
-        if other.form == DERIVATIVE and self.form == "call":
+        if self.form == DERIVATIVE and other.form == SAVED:
+            return covers and self.wrong == other.wrong
+        if other.form in (DERIVATIVE, SAVED) and self.form == "call":
             differs = self.wrong == Kind.NOT_DETERMINISTIC.value
             return covers and (self.wrong == "values" or differs or self.overwrites)
         if self.wrong == "values":
@@ -300,7 +305,7 @@ _READ: Final = frozenset({"values", "not_deterministic"})
 _FOLLOWS: Final = _READ | {"offset", "not_aliased", "shape", "dtype", "not_raised"}
 
 #: The forms of call, in the order in which they are tried as the explanation of an op's other failures.
-_ROOTS: Final = ("call", "in-place", "out=", DERIVATIVE)
+_ROOTS: Final = ("call", "in-place", "out=", DERIVATIVE, SAVED)
 
 
 def _way_of(result: CellResult, failure: Failure) -> _Way:
@@ -308,7 +313,9 @@ def _way_of(result: CellResult, failure: Failure) -> _Way:
     if failure.check == "gradient":
         place = _place_of_derivative(layouts or (failure.layout,))
         known = set(place.split("+")) <= {PLAIN, BATCHED, SLICED, *_FACTORS}
-        return _Way(_wrong(failure.kind), DERIVATIVE, place if known else PLAIN)
+        saved = all(layout.startswith("saved=") for layout in layouts or (failure.layout,))
+        form = SAVED if saved else DERIVATIVE
+        return _Way(_wrong(failure.kind), form, place if known else PLAIN)
     place = place_of(layouts or (failure.layout,))
     if failure.check == "target" or place.startswith("out="):
         return _Way(_wrong(failure.kind), "out=", place.removeprefix("out="))
@@ -518,7 +525,7 @@ def _rank(way: _Way, place: int) -> tuple[int, int, bool, int, bool, int]:
     simple, overwrites = way.place == PLAIN, way.overwrites
     wrong = 0 if overwrites else {"values": 0, "bytes": 1}.get(way.wrong, 2)
     return (
-        wrong + 3 * (way.form == DERIVATIVE),
+        wrong + 3 * (way.form in (DERIVATIVE, SAVED)),
         _ROOTS.index(way.form),
         not simple,
         way.place.count("+"),

@@ -21,7 +21,7 @@ from conformance.suites.compile import exported_programs
 from opinfo.compare import replace_tensors, tensors_of
 from tests.planting.calls import NOT_MET, Effect, KernelCall, Refusal
 from tests.planting.places import KEY, SIMULATED, on_simulated, planted, replaced
-from tests.planting.tensors import extent, is_expanded, is_stepped, reread
+from tests.planting.tensors import as_dense, extent, is_expanded, is_stepped, reread
 
 #: torch.optim removes the names of its modules.
 adam: Final[Any] = import_module("torch.optim.adam")
@@ -119,6 +119,17 @@ def _is_permuted(t: torch.Tensor) -> bool:
 def _is_channels_last_3d(t: torch.Tensor) -> bool:
     last = torch.channels_last_3d
     return t.dim() == 5 and not t.is_contiguous() and t.is_contiguous(memory_format=last)
+
+
+# -- Saved tensors
+
+
+def _saved_indices_as_dense(call: KernelCall) -> Any:
+    """The backward reads channels_last indices as if they were contiguous."""
+    cotangent, given, indices = call.args
+    if not _is_channels_last_3d(indices):
+        return NOT_MET
+    return call.function(cotangent, given, as_dense(indices))
 
 
 # -- Autocast
@@ -425,6 +436,9 @@ KERNELS: Final[dict[str, InKernels]] = {
     ),
     "gradient_of_batch_norm_in_rows": InKernels(
         ("native_batch_norm_backward",), _in_rows(lambda call: _is_channels_last_3d(call.args[1]))
+    ),
+    "strided_indices_of_pooling_as_dense": InKernels(
+        ("adaptive_max_pool3d_backward",), _saved_indices_as_dense
     ),
     "autocast_cat_first_decides": InKernels(("cat",), _first_decides, key=AUTOCAST),
     "autocast_attention_mask_not_cast": InKernels(

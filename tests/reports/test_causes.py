@@ -102,6 +102,10 @@ def test_a_call_that_is_wrong_in_a_layout_explains_its_derivative_there(layout: 
         ("grad=large", "wrong values of derivatives (sin)"),
         ("batched", "wrong values of derivatives that are computed in one batch (sin)"),
         (
+            "saved=reversed",
+            "wrong values of derivatives if a tensor that backward needs is not contiguous (sin)",
+        ),
+        (
             "inplace_slice=contiguous",
             "wrong values of derivatives of in-place calls on a part of a larger tensor (sin)",
         ),
@@ -110,6 +114,13 @@ def test_a_call_that_is_wrong_in_a_layout_explains_its_derivative_there(layout: 
 def test_a_derivative_may_be_wrong_alone(layout: str, said: str) -> None:
     (cause,) = causes([derivative("sin", layout)], FAMILIES)
     assert sentence(cause) == said
+
+
+def test_a_wrong_derivative_explains_the_one_with_saved_tensors_in_that_layout() -> None:
+    saved = derivative("sin", "saved=reversed", clause="autograd.saved_strides")
+    (cause,) = causes([derivative("sin", "contiguous"), saved], FAMILIES)
+    assert sentence(cause) == "wrong values of derivatives (sin)"
+    assert len(causes([derivative("sin", "grad=sum"), saved], FAMILIES)) == 2
 
 
 def test_derivatives_of_in_place_calls_on_a_part_of_a_tensor_are_one_cause() -> None:

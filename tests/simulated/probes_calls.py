@@ -209,6 +209,17 @@ def _() -> bool:
     return bool(x.grad != 0.25)
 
 
+@probe("autograd.saved_as_dense")
+def _() -> bool:
+    x = torch.tensor([[0.0, 1.0], [5.0, 2.0]]).to("simulated").requires_grad_()
+    hooks = torch.autograd.graph.saved_tensors_hooks
+    with hooks(lambda saved: saved.detach(), lambda saved: saved.t().contiguous().t()):
+        result = torch.softmax(x, 1)
+    result[:, 0].sum().backward()
+    found = x.grad.cpu() if x.grad is not None else torch.zeros(2, 2)
+    return not torch.allclose(found.sum(1), torch.zeros(2), atol=1e-6)
+
+
 @probe("autograd.second_wrong")
 def _() -> bool:
     x = leaf(1.0)

@@ -8,6 +8,7 @@ from conformance.suites.autograd import (
     functions,
     half_precision,
     higher_order,
+    saved_strides,
     saved_tensors,
     threads,
     transforms,
@@ -37,6 +38,13 @@ SUITE = Suite(
         ),
         OpCheck(
             first_order.FIRST, first_order.applies, (first_order.check_first_order,), grad=True
+        ),
+        OpCheck(
+            saved_strides.SAVED,
+            saved_strides.applies,
+            (saved_strides.saved_strides,),
+            grad=True,
+            axes=False,
         ),
         OpCheck(
             higher_order.SECOND,

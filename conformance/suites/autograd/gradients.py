@@ -170,6 +170,51 @@ def differentiated(call: Invocation, places: Sequence[int], cotangents: Cotangen
 
 
 @collects_memory
+def differentiated_with_saved(
+    call: Invocation, places: Sequence[int], cotangents: Cotangents, memory: str
+) -> Gradients:
+    """Compute the gradients as ``differentiated`` does, with saved-tensor hooks that give backward copies of the saved
+    tensors, in the layout ``memory`` (see ``restrided``)."""
+    answer, leaves = Gradients(), leaves_of(views(call.inputs), places)
+    pack = torch.autograd.graph.saved_tensors_hooks
+    with torch.enable_grad():
+        try:
+            args, kwargs = call.arguments(leaves, call.device)
+            with pack(torch.Tensor.detach, lambda saved: restrided(saved, memory)):
+                outputs = tensors_of(call.function(*args, **kwargs))
+        except Exception as error:  # other clauses judge an exception of the forward call
+            answer.unjudged = error
+            return answer
+        _pulled_back(call, answer, outputs, [leaves[place] for place in places], cotangents)
+    return answer
+
+
+def restrided(tensor: torch.Tensor, memory: str) -> torch.Tensor:
+    """Return a copy of a tensor that has the same values in the layout ``memory``: with "contiguous+step_inner+offset",
+    the elements are every second element of a buffer, and the storage offset is 1; with "reversed", the first dimension
+    is the innermost one; with "channels_last", the second dimension is, if there are four or five. Other tensors are
+    returned as they are.
+
+    The elements in between are copies of the first element, so that a kernel that reads them gets indices in range."""
+    if tensor.layout != torch.strided or tensor.numel() < 2:
+        return tensor
+    if memory == "contiguous+step_inner+offset":
+        pairs = tensor.new_empty([*tensor.shape, 2])
+        first = tensor[(slice(0, 1),) * tensor.dim()]
+        pairs.select(-1, 0).copy_(first.expand(tensor.shape))
+        return pairs.select(-1, 1).copy_(tensor)
+    order = list(range(tensor.dim()))
+    if memory == "reversed":
+        order.reverse()
+    elif memory == "channels_last" and tensor.dim() in (4, 5):
+        order.append(order.pop(1))
+    else:
+        return tensor
+    made = tensor.new_empty([tensor.shape[each] for each in order])
+    return made.permute([order.index(each) for each in range(len(order))]).copy_(tensor)
+
+
+@collects_memory
 def differentiated_in_place(
     call: Invocation, places: Sequence[int], cotangents: Cotangents, sliced: bool
 ) -> Gradients:

@@ -17,7 +17,9 @@ from devices.failure import Kind
 cases = Cases(Kind.COUNT)
 
 CLAUSE = "compile.nested"
-DEPTH = 40
+#: The depth of the module that is called once. What modules are guarded by and how they are retraced does not depend on
+#: the depth, but each call costs as much again, so the modules that are called in several ways are less deep.
+DEPTH, _LESS_DEEP = 40, 12
 
 
 class _Level(nn.Module):
@@ -54,23 +56,22 @@ class _Attributes(nn.Module):
         return x if self.below is None else self.below(x, grow) + x
 
 
-_MODULES = {"scaled": (_Level, DEPTH), "with_lists": (_Attributes, 12)}
-
-
+_MODULES = {"scaled": _Level, "with_lists": _Attributes}
 #: The calls of a module: the number of rows, the flag, the training mode.
 _ONE_CALL = ((4, False, False), (4, False, False))
 _CALLS = (*_ONE_CALL, (4, False, True), (7, False, True), (7, True, True), (7, True, False))
 
 
-@cases(CLAUSE, over={"forward": ("scaled", _ONE_CALL)})
-@cases(CLAUSE, over={name: (name, _CALLS) for name in _MODULES}, more=True)
-def levels(context: CaseContext, name: str, calls: tuple[tuple[int, bool, bool], ...]) -> None:
+@cases(CLAUSE, over={"forward": ("scaled", DEPTH, _ONE_CALL)})
+@cases(CLAUSE, over={name: (name, _LESS_DEEP, _CALLS) for name in _MODULES}, more=True)
+def levels(
+    context: CaseContext, name: str, depth: int, calls: tuple[tuple[int, bool, bool], ...]
+) -> None:
     """A deeply nested module needs no more graphs and graph breaks on the device than on the CPU: at the first call,
     with other sizes, with another flag, in training and in evaluation mode. Its results and gradients equal those of
     eager execution."""
-    make, depth = _MODULES[name]
     torch.manual_seed(1)
-    module = make(depth)
+    module = _MODULES[name](depth)
     on_cpu = _counted(module, calls, torch.device("cpu"), AOT_EAGER)
     found = _counted(module, calls, context.device, backend_of(context), context)
     text = "the module needs more graphs, or more graph breaks, than on the CPU"

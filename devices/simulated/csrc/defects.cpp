@@ -25,6 +25,12 @@ Defect defect_of(const std::string& op) {
       {"aten::_ctc_loss.Tensor", inputs},
       {"aten::_ctc_loss_backward", inputs},
       {"aten::_ctc_loss_backward.Tensor", inputs},
+      // Tensors that the forward saved are read as if they were contiguous.
+      {"aten::native_layer_norm_backward", inputs},
+      {"aten::native_group_norm_backward", inputs},
+      {"aten::adaptive_max_pool3d_backward", inputs},
+      {"aten::fractional_max_pool2d_backward", inputs},
+      {"aten::fractional_max_pool3d_backward", inputs},
       // out= is addressed by one stride for all batch dimensions.
       {"aten::tril.out", outputs},
       {"aten::triu.out", outputs},

@@ -25,6 +25,13 @@ void take_gradient_for_dense(Call& call) {
   }
 }
 
+// _softmax_backward_data(grad_output, output, dim, input_dtype): output was saved
+void take_saved_for_dense(Call& call) {
+  if (!call.argument(1).is_contiguous()) {
+    call.stack[1] = as_dense(call.argument(1));
+  }
+}
+
 // -- random fills: normal_(self, mean, std, generator), uniform_(self, from, to, generator)
 
 void square_std(Call& call) {
@@ -206,6 +213,7 @@ void lose_two_ulps(Call& call) {
 std::vector<Misbehaviour> misbehaviours_of_calls() {
   return {
       {Fault::autograd_first_wrong, {"aten::sigmoid_backward"}, nullptr, double_result},
+      {Fault::autograd_saved_as_dense, {"aten::_softmax_backward_data"}, take_saved_for_dense, nullptr},
       {Fault::autograd_forward_ad_wrong, {"aten::glu_jvp"}, nullptr, double_result},
       {Fault::grad_ignore_strides, {"aten::tanh_backward"}, nullptr, take_gradient_for_dense},
       {Fault::random_normal_std_is_variance, {"aten::normal_"}, square_std, nullptr},

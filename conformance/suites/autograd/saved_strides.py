@@ -1,0 +1,56 @@
+"""Checks of the clause autograd.saved_strides: the gradients of each op, while saved-tensor hooks give backward the saved
+tensors with other strides.
+
+Otherwise backward gets the saved tensors as the device's own forward made them, which is nearly always contiguous. Hooks
+that store tensors elsewhere (``save_on_cpu``) and compilers, which choose the memory format of what they save, change
+the strides."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from conformance.checks.ops.calls import Judge
+from conformance.checks.ops.context import OpContext
+from conformance.suites.autograd import first_order
+from conformance.suites.autograd.first_order import PLAIN, lays_of, of_inputs
+from conformance.suites.autograd.gradient_judge import judge_gradients, judge_gradients_of_kernels
+from conformance.suites.autograd.gradients import Gradients, differentiated_with_saved
+from conformance.suites.autograd.samples import few_of_torch, known_of
+from opinfo.samples import Traits
+
+SAVED = "autograd.saved_strides"
+#: The layouts of saved tensors that are tried (see ``restrided``).
+MEMORY = ("contiguous+step_inner+offset", "reversed", "channels_last")
+#: The number of samples of an op.
+_SAMPLES = 2
+#: The family of ops whose shared formula reads the strides of a saved tensor: gradients that eager CPU computes too pass.
+_BY_FORMULA = "gradients.of_saved_strides"
+
+
+def applies(t: Traits) -> bool:
+    """Return True if the op and dtype have a gradient, except for ops that address the storage of their input, such as
+    as_strided: strides are their arguments."""
+    return first_order.applies(t) and "gradients.of_storage" not in t.families
+
+
+def saved_strides(ctx: OpContext) -> None:
+    """Check the gradients of two samples in contiguous layout, with the saved tensors in each of the layouts ``MEMORY``."""
+    procedure: Callable[..., Gradients] = differentiated_with_saved
+    shared = _BY_FORMULA in ctx.traits.families
+    judges: dict[str, Judge] = {SAVED: judge_gradients if shared else judge_gradients_of_kernels}
+    with ctx.running(SAVED):
+        for sample in few_of_torch(ctx, _SAMPLES):
+            known, laid = known_of(ctx, sample), lays_of(ctx, sample, {PLAIN}).get(PLAIN)
+            if laid is None or not known.places or not known.returns(laid.geometries):
+                continue
+            cotangents = known.cotangents(PLAIN, laid.geometries)
+            for memory in MEMORY:
+                if ctx.mutable_inputs(sample):
+                    ctx.rebuild(sample)
+                    laid = ctx.lay(laid.sample, laid.case, laid.geometries)
+                given: tuple[Any, ...] = (known.places, cotangents, memory)
+                reference = of_inputs(ctx, known, laid, procedure, given)
+                name = f"saved={memory}"
+                ctx.judge(judges, procedure, given, reference, layout=name, check="gradient")
+            ctx.rebuild(sample)
