@@ -141,7 +141,7 @@ EXPECTED = [
     "autograd.first",
     "autograd.second",
     "autograd.forward_ad",
-    "autograd.saved",
+    "autograd.saved", "autograd.saved_strides",
     "autograd.version_counter",
     "autograd.threads",
     "autograd.function",
