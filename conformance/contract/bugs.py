@@ -39,7 +39,7 @@ Family = Literal[
 When = Literal[
     "strided", "dense", "stepped", "expanded", "offset", "unaligned", "channels_last", "conj", "rank", "extent",
     "size", "scalar", "single", "empty", "nan", "inf", "zero", "negative", "above", "below", "repeats", "complex", "bool",
-    "int32", "mixed", "number", "leading_number", "negative_number", "count", "first_dim", "inplace", "out",
+    "int32", "int16", "mixed", "number", "leading_number", "negative_number", "count", "first_dim", "inplace", "out",
     "strided_out", "again", "flag", "flags", "uneven", "alone", "deterministic",
 ]  # fmt: skip
 

@@ -53,6 +53,7 @@ HOLDS: dict[str, Callable[[torch.Tensor], bool]] = {
     "single": lambda t: t.numel() == 1,
     "bool": lambda t: t.dtype == torch.bool,
     "int32": lambda t: t.dtype == torch.int32,
+    "int16": lambda t: t.dtype == torch.int16,
     "empty": lambda t: t.numel() == 0,
     "nan": lambda t: bool(t.isnan().any()),
     "inf": lambda t: bool(t.isinf().any()),

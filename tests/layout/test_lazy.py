@@ -62,6 +62,18 @@ def test_bounds_need_an_input_with_memory_around_it(fork: ForkServer, tmp_path: 
 
 
 @pytest.mark.slow
+def test_an_error_that_is_raised_twice_is_not_charged_to_the_next_call(
+    fork: ForkServer, tmp_path: Path
+) -> None:
+    """The lazy device raises the error of as_strided_scatter once more when something else is read."""
+    given = ("--device=lazy", "--ops=as_strided_scatter,logcumsumexp")
+    ran = fork.pytest(
+        *given, "--clauses=dispatch.error_inputs", "-q", f"--results={tmp_path}", "-n0"
+    )
+    assert ran.code == 0, ran.text
+
+
+@pytest.mark.slow
 def test_real_faults_are_found_and_expected(cells: dict[CellKey, CellResult]) -> None:
     assert (cells[PIXELS].outcome, cells[PIXELS].verdict) == (Outcome.FAIL, Verdict.EXPECTED)
     raised = cells[CellKey("layout.values", "sparse.sampled_addmm", "float32")]

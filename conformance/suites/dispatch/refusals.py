@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection
+from contextlib import suppress
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from itertools import product
@@ -16,10 +17,12 @@ from conformance.checks.ops import standalone_checks
 from conformance.checks.ops.context import OpContext
 from conformance.checks.ops.roundings import as_exact, exact_answer
 from conformance.checks.ops.script import NotApplicable
+from conformance.suites.dispatch import number_range
 from conformance.suites.dispatch.fallback import dense_samples
 from devices.descriptor import Descriptor
 from opinfo.catalog import database_entry
-from opinfo.compare import Wrong, raised, replace_tensors
+from opinfo.compare import Wrong, raised, replace_tensors, tensors_of
+from opinfo.exceptions import exceptions
 from opinfo.sample_source import SampleSource
 from opinfo.samples import Sample, Traits
 from opinfo.torch_private import all_overloads, kernels, key_of, schema_of
@@ -149,14 +152,15 @@ def takes_scalar(op: Any, move: Any, back: Any, dtype: Any, first: Any) -> Wrong
 # them.
 
 
-#: The family of ops whose first integer operand holds indices.
-_INDEXED = "index_range"
+#: The family of ops whose first integer operand holds indices, and the family of ops that convert a Python number to the
+#: dtype of their operands.
+_INDEXED, _CONVERTING = "index_range", number_range.FAMILY
 
 
 def has_error_inputs(traits: Traits) -> bool:
-    """Returns True if an op has error inputs or takes indices, and the dtype is the one that represents the op.
-    One dtype is enough, because error inputs define their own dtypes."""
-    known = traits.subject.has_error_inputs or _INDEXED in traits.families
+    """Returns True if an op has error inputs, takes indices or converts numbers, and the dtype is the one that represents
+    the op. One dtype is enough, because error inputs define their own dtypes."""
+    known = traits.subject.has_error_inputs or bool({_INDEXED, _CONVERTING} & traits.families)
     return known and once(traits)
 
 
@@ -165,6 +169,8 @@ def only_asserts(descriptor: Descriptor, op: str, source: SampleSource) -> str:
     which may be an assertion on the device that ends the process. The reason is empty if the error inputs are
     tried."""
     if "device_assert" not in descriptor.capabilities or source.subjects()[op].has_error_inputs:
+        return ""
+    if number_range.FAMILY in exceptions().families_of(op):
         return ""
     return "by declaration: an index out of range triggers an assertion on the device (see dispatch.device_assert)"
 
@@ -193,6 +199,8 @@ def error_inputs(ctx: OpContext) -> None:
             unlike += [said] if said else []
         if _INDEXED in ctx.traits.families and not asserts:
             _out_of_range(ctx)
+        if _CONVERTING in ctx.traits.families:
+            number_range.too_large(ctx, ERROR_INPUTS)
         if unlike:
             record.note(
                 f"{len(unlike)} messages differ from the documented messages, for example {unlike[0]}"
@@ -255,6 +263,7 @@ def judged(op: Any, given: Any) -> tuple[Wrong | None, str]:
         result = op(call.input, *call.args, **call.kwargs)
         replace_tensors(result, torch.Tensor.cpu)  # a lazy device raises here
     except Exception as error:
+        read_pending(call)
         like = re.search(given.error_regex, str(error)) is not None
         if isinstance(error, NotImplementedError) and not like:
             raise  # the device does not support the op or the dtype
@@ -266,6 +275,15 @@ def judged(op: Any, given: Any) -> tuple[Wrong | None, str]:
         return None, ""  # Python then raises TypeError
     documented = f"the documented {given.error_type.__name__}: {given.error_regex[:150]}"
     return Wrong("not_raised", documented, "no exception"), ""
+
+
+def read_pending(call: Any) -> None:
+    """Reads a new tensor on the device of an invalid call. A device that computes when results are read may raise the
+    error of the call a second time then, and would raise it in the next call otherwise, as torch's lazy device does
+    after as_strided_scatter."""
+    for tensor in tensors_of((call.input, call.args, call.kwargs))[:1]:
+        with suppress(Exception):  # the error of the call, which was judged
+            torch.zeros(1, device=tensor.device).cpu()
 
 
 #: Matches the messages of errors that depend on values, in torch's database.
