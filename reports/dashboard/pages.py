@@ -239,6 +239,7 @@ class Trend:
 
 def _trend(series: Series) -> Trend:
     counts = [counted(run) for run in series.runs]
+    dates = [series.moment(run) for run in series.runs]
     families = list(dict.fromkeys(name for _, parts in counts for name in parts))
     small, calm = [], []
     for family in families:
@@ -246,13 +247,13 @@ def _trend(series: Series) -> Trend:
         if all(count.judged == count.passed for count in of_family):
             calm.append(family)
             continue
-        points = _points(series, of_family)
+        points = _points(series, dates, of_family)
         chart = svg.line(points, svg.SMALL, f"{family}: cells that do not pass")
         small.append((family, points[-1].counts, chart))
     label = (
         f"{series.title}: cells that do not pass, run by run (number of runs: {len(series.runs)})"
     )
-    chart = svg.line(_points(series, [total for total, _ in counts]), svg.WIDE, label)
+    chart = svg.line(_points(series, dates, [total for total, _ in counts]), svg.WIDE, label)
     table = [
         (run, total, [parts.get(family) for family in families])
         for run, (total, parts) in zip(series.runs, counts, strict=True)
@@ -260,21 +261,19 @@ def _trend(series: Series) -> Trend:
     return Trend(series, chart, small, calm, families, table[::-1])
 
 
-def _points(series: Series, counts: Sequence[Tally]) -> list[svg.Point]:
+def _points(series: Series, dates: Sequence[str], counts: Sequence[Tally]) -> list[svg.Point]:
     points: list[svg.Point] = []
     before = series.runs[0]
     one_day = before.start[:10] == series.latest.start[:10]
-    for run, total in zip(series.runs, counts, strict=True):
+    for run, day, total in zip(series.runs, dates, counts, strict=True):
         origin = run.provenance
         changes = [
             f"{name} {origin[name]}"
             for name in ("torch", "driver")
             if origin[name] != before.provenance[name]
         ]
-        note = (
-            f"{run.start[:10]}: {total.passed:,} of {total.judged:,} pass; torch {origin['torch']}"
-        )
-        date = run.start[11:16] if one_day and len(series.runs) > 1 else run.start[:10]
+        note = f"{day}: {total.passed:,} of {total.judged:,} pass; torch {origin['torch']}"
+        date = run.start[11:16] if one_day and len(series.runs) > 1 else day
         if origin["driver"]:
             note += f", driver {origin['driver']}"
         href = f"compare.html#a={before.id}&b={run.id}"

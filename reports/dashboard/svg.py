@@ -91,8 +91,14 @@ def line(points: Sequence[Point], size: tuple[int, int], label: str) -> Markup:
     )  # fmt: skip
 
 
-# The width of a date on the axis, in pixels.
-_DATE = 96
+# Upper bound for the width of a character of a date on the axis, and the room between two dates, in pixels.
+_OF_CHARACTER = 7
+_BETWEEN = 26
+
+
+def _room(text: str) -> int:
+    """The width of a date on the axis with the room before the next one, in pixels."""
+    return _OF_CHARACTER * len(text) + _BETWEEN
 
 
 def _dates(
@@ -103,11 +109,12 @@ def _dates(
     found: list[tuple[float, str, str]] = []
     order = [len(points) - 1, 0, *range(1, len(points) - 1)]
     for number in order:
-        x = places[number][0]
-        if any(abs(x - other) < _DATE for other, _, _ in found):
+        x, date = places[number][0], points[number].date
+        if any(abs(x - other) < max(_room(date), _room(beside)) for other, _, beside in found):
             continue
-        anchor = "start" if x - left < _DATE / 2 else "end" if right - x < _DATE / 2 else "middle"
-        found.append((x, anchor, points[number].date))
+        half = _room(date) / 2
+        anchor = "start" if x - left < half else "end" if right - x < half else "middle"
+        found.append((x, anchor, date))
     return found
 
 
