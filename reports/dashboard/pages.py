@@ -226,13 +226,16 @@ def _reports(series: Sequence[Series]) -> list[Report]:
 
 @dataclass(frozen=True, slots=True)
 class Trend:
-    """The number of cells that do not pass in each run of a device, shown as a chart for all cells, a chart for each
-    clause family of which a cell failed in some run, and a table. ``calm`` are the families of which none ever did."""
+    """The number of cells that do not pass in each run of a device, shown as a chart for all cells (``narrow`` is that
+    for phones), a chart for each clause family of which a cell failed in some run, and a table. ``calm`` are the families
+    of which every judged cell passed, ``untried`` those without a judged cell."""
 
     series: Series
     chart: Markup
+    narrow: Markup
     families: list[tuple[str, Tally, Markup]]
     calm: list[str]
+    untried: list[str]
     names: list[str]
     table: list[tuple[RunDocument, Tally, list[Tally | None]]]
 
@@ -241,11 +244,11 @@ def _trend(series: Series) -> Trend:
     counts = [counted(run) for run in series.runs]
     dates = [series.moment(run) for run in series.runs]
     families = list(dict.fromkeys(name for _, parts in counts for name in parts))
-    small, calm = [], []
+    small, calm, untried = [], [], []
     for family in families:
         of_family = [parts.get(family, Tally()) for _, parts in counts]
         if all(count.judged == count.passed for count in of_family):
-            calm.append(family)
+            (calm if any(count.judged for count in of_family) else untried).append(family)
             continue
         points = _points(series, dates, of_family)
         chart = svg.line(points, svg.SMALL, f"{family}: cells that do not pass")
@@ -253,12 +256,13 @@ def _trend(series: Series) -> Trend:
     label = (
         f"{series.title}: cells that do not pass, run by run (number of runs: {len(series.runs)})"
     )
-    chart = svg.line(_points(series, dates, [total for total, _ in counts]), svg.WIDE, label)
+    points = _points(series, dates, [total for total, _ in counts])
+    chart, narrow = (svg.line(points, size, label) for size in (svg.WIDE, svg.NARROW))
     table = [
         (run, total, [parts.get(family) for family in families])
         for run, (total, parts) in zip(series.runs, counts, strict=True)
     ]
-    return Trend(series, chart, small, calm, families, table[::-1])
+    return Trend(series, chart, narrow, small, calm, untried, families, table[::-1])
 
 
 def _points(series: Series, dates: Sequence[str], counts: Sequence[Tally]) -> list[svg.Point]:

@@ -270,7 +270,9 @@ def test_a_run_of_a_day_with_two_runs_is_called_by_its_time(one_day: Path) -> No
     since = index.xpath("//p[@class='since']/a")[0].text
     (compared,) = index.xpath("//section[h2[@id='changes']]//article/p/a")
     assert (since, compared.text) == ("Since 2026-10-01 07:00", "Compared with 2026-10-01 07:00")
-    points = lxml.html.parse(str(one_day / "trends.html")).xpath("//a[circle]/@aria-label")
+    points = lxml.html.parse(str(one_day / "trends.html")).xpath(
+        "//svg[@class='chart']/a/@aria-label"
+    )
     said = [each.partition(": ")[0] for each in points]
     assert said == ["2026-09-30", "2026-10-01 07:00", "2026-10-01 09:30"]
 
