@@ -110,13 +110,15 @@ def write(
         if path.is_file():
             documents.write(folder / "assets" / path.name, path.read_bytes())
     documents.write(folder / "assets" / "statuses.css", svg.style_sheet().encode())
-    documents.write_script(folder, "site", site_data(site, series, devices, now))
+    rows = [_row(each, document, site, now) for each, document in zip(series, devices)]
+    alarms = _alarms(rows, site)
+    urgent = alarms[0].series.slug
+    documents.write_script(folder, "site", site_data(site, series, devices, urgent, now))
     documents.write_script(folder, "search", search_index(site, series))
     lacking = [(each, text) for each in series for text in each.latest.lacking]
     ops = _write_op_pages(folder, series, site, title, lacking)
     replays = replays_of(series)
     _write_replays(folder, replays, title)
-    rows = [_row(each, document, site, now) for each, document in zip(series, devices)]
     levels = dict(sorted((each.level, each.title) for one in devices for each in one.levels))
     newest = max((each.latest for each in series), key=lambda run: run.id)
     suspects = suspect_causes(series, site.axes)
@@ -132,7 +134,7 @@ def write(
             "rows": rows, "families": _families(rows, site), "meaning": MEANING, "shown": SHOWN,
             "worse": WORSE, "fixed": Change.FIXED, "runs": len(site.runs),
             "parts": sum(bool(run.lacking) for run in site.runs.values()), "note": note,
-            "levels": levels, "bar": svg.bar, "replays": replays, **_board(rows, site),
+            "levels": levels, "bar": svg.bar, "replays": replays, **_board(rows, alarms),
         },
         "grid": {}, "explore": {}, "cell": {}, "compare": {}, "cause": {}, "bug": {},
         "ops": {"series": series, "groups": _grouped(ops, site, series), "count": len(ops)},
@@ -161,10 +163,9 @@ def _row(series: Series, document: DeviceDocument, site: Site, now: datetime) ->
     )
 
 
-def _board(rows: Sequence[Row], site: Site) -> dict[str, object]:
+def _board(rows: Sequence[Row], alarms: Sequence[Alarm]) -> dict[str, object]:
     """Returns what the first screen of the overview shows: each device's alarm with its row, the most urgent device
     first, and how many causes of each device fit on it."""
-    alarms = _alarms(rows, site)
     of_device = {row.series.slug: row for row in rows}
     each = CAUSES_IN_VIEW // max(sum(alarm.red for alarm in alarms), 1)
     return {
@@ -533,7 +534,7 @@ class _Device(msgspec.Struct):
 
 class _SiteData(msgspec.Struct, rename="camel"):
     """The content of ``data/site.js``, which every page needs: devices and runs, the meaning of the status letters, and
-    the kinds of change."""
+    the kinds of change. ``urgent`` is the device on which pages open whose address names none."""
 
     built: str
     statuses: list[dict[str, str]]
@@ -544,11 +545,16 @@ class _SiteData(msgspec.Struct, rename="camel"):
     slugs: dict[
         str, str
     ]  # the file name of each operator's page, where it is not the operator's name
+    urgent: str
     devices: list[_Device]
 
 
 def site_data(
-    site: Site, series: Sequence[Series], devices: Sequence[DeviceDocument], now: datetime
+    site: Site,
+    series: Sequence[Series],
+    devices: Sequence[DeviceDocument],
+    urgent: str,
+    now: datetime,
 ) -> bytes:
     """Returns the content of ``data/site.js`` as JSON."""
     told = {path.name for path in (site.folder / "data" / "details").glob("*")}
@@ -563,6 +569,7 @@ def site_data(
             [_Change(what.value, meaning) for what, meaning in MEANING.items()],
             SHARDS,
             slugs,
+            urgent,
             [
                 _Device(
                     each.slug, each.device, each.device_name, each.plan, document.levels,

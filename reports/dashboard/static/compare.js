@@ -18,9 +18,10 @@ conform.start(async (app, site) => {
 
   // The newest run and the previous one, or the newest run of the next device.
   function usual() {
-    const device = site.devices.find((each) => each.runs.length > 1) || site.devices[0];
+    const urgent = model.urgent(site);
+    const device = [urgent, ...site.devices].find((each) => each.runs.length > 1) || urgent;
     const [before, after] = device.runs.slice(-2);
-    return after ? [before.id, after.id] : [before.id, model.newest(site.devices[1] || device).id];
+    return after ? [before.id, after.id] : [before.id, model.newest(site.devices.find((each) => each !== device) || device).id];
   }
 
   async function show() {
