@@ -245,7 +245,9 @@ def _trend(series: Series) -> Trend:
     counts = [counted(run) for run in series.runs]
     dates = [series.moment(run) for run in series.runs]
     families = list(dict.fromkeys(name for _, parts in counts for name in parts))
-    small, calm, untried = [], [], []
+    small: list[tuple[str, Tally, Markup]] = []
+    calm: list[str] = []
+    untried: list[str] = []
     for family in families:
         of_family = [parts.get(family, Tally()) for _, parts in counts]
         if all(count.judged == count.passed for count in of_family):
