@@ -110,13 +110,15 @@ def write(
         if path.is_file():
             documents.write(folder / "assets" / path.name, path.read_bytes())
     documents.write(folder / "assets" / "statuses.css", svg.style_sheet().encode())
-    documents.write_script(folder, "site", site_data(site, series, devices, now))
+    rows = [_row(each, document, site, now) for each, document in zip(series, devices)]
+    alarms = _alarms(rows, site)
+    urgent = alarms[0].series.slug
+    documents.write_script(folder, "site", site_data(site, series, devices, urgent, now))
     documents.write_script(folder, "search", search_index(site, series))
     lacking = [(each, text) for each in series for text in each.latest.lacking]
     ops = _write_op_pages(folder, series, site, title, lacking)
     replays = replays_of(series)
     _write_replays(folder, replays, title)
-    rows = [_row(each, document, site, now) for each, document in zip(series, devices)]
     levels = dict(sorted((each.level, each.title) for one in devices for each in one.levels))
     newest = max((each.latest for each in series), key=lambda run: run.id)
     suspects = suspect_causes(series, site.axes)
@@ -132,7 +134,7 @@ def write(
             "rows": rows, "families": _families(rows, site), "meaning": MEANING, "shown": SHOWN,
             "worse": WORSE, "fixed": Change.FIXED, "runs": len(site.runs),
             "parts": sum(bool(run.lacking) for run in site.runs.values()), "note": note,
-            "levels": levels, "bar": svg.bar, "replays": replays, **_board(rows, site),
+            "levels": levels, "bar": svg.bar, "replays": replays, **_board(rows, alarms),
         },
         "grid": {}, "explore": {}, "cell": {}, "compare": {}, "cause": {}, "bug": {},
         "ops": {"series": series, "groups": _grouped(ops, site, series), "count": len(ops)},
@@ -161,10 +163,9 @@ def _row(series: Series, document: DeviceDocument, site: Site, now: datetime) ->
     )
 
 
-def _board(rows: Sequence[Row], site: Site) -> dict[str, object]:
+def _board(rows: Sequence[Row], alarms: Sequence[Alarm]) -> dict[str, object]:
     """Returns what the first screen of the overview shows: each device's alarm with its row, the most urgent device
     first, and how many causes of each device fit on it."""
-    alarms = _alarms(rows, site)
     of_device = {row.series.slug: row for row in rows}
     each = CAUSES_IN_VIEW // max(sum(alarm.red for alarm in alarms), 1)
     return {
@@ -226,55 +227,60 @@ def _reports(series: Sequence[Series]) -> list[Report]:
 
 @dataclass(frozen=True, slots=True)
 class Trend:
-    """The number of cells that do not pass in each run of a device, shown as a chart for all cells, a chart for each
-    clause family of which a cell failed in some run, and a table. ``calm`` are the families of which none ever did."""
+    """The number of cells that do not pass in each run of a device, shown as a chart for all cells (``narrow`` is that
+    for phones), a chart for each clause family of which a cell failed in some run, and a table. ``calm`` are the families
+    of which every judged cell passed, ``untried`` those without a judged cell."""
 
     series: Series
     chart: Markup
+    narrow: Markup
     families: list[tuple[str, Tally, Markup]]
     calm: list[str]
+    untried: list[str]
     names: list[str]
     table: list[tuple[RunDocument, Tally, list[Tally | None]]]
 
 
 def _trend(series: Series) -> Trend:
     counts = [counted(run) for run in series.runs]
+    dates = [series.moment(run) for run in series.runs]
     families = list(dict.fromkeys(name for _, parts in counts for name in parts))
-    small, calm = [], []
+    small: list[tuple[str, Tally, Markup]] = []
+    calm: list[str] = []
+    untried: list[str] = []
     for family in families:
         of_family = [parts.get(family, Tally()) for _, parts in counts]
         if all(count.judged == count.passed for count in of_family):
-            calm.append(family)
+            (calm if any(count.judged for count in of_family) else untried).append(family)
             continue
-        points = _points(series, of_family)
+        points = _points(series, dates, of_family)
         chart = svg.line(points, svg.SMALL, f"{family}: cells that do not pass")
         small.append((family, points[-1].counts, chart))
     label = (
         f"{series.title}: cells that do not pass, run by run (number of runs: {len(series.runs)})"
     )
-    chart = svg.line(_points(series, [total for total, _ in counts]), svg.WIDE, label)
+    points = _points(series, dates, [total for total, _ in counts])
+    chart, narrow = (svg.line(points, size, label) for size in (svg.WIDE, svg.NARROW))
     table = [
         (run, total, [parts.get(family) for family in families])
         for run, (total, parts) in zip(series.runs, counts, strict=True)
     ]
-    return Trend(series, chart, small, calm, families, table[::-1])
+    return Trend(series, chart, narrow, small, calm, untried, families, table[::-1])
 
 
-def _points(series: Series, counts: Sequence[Tally]) -> list[svg.Point]:
+def _points(series: Series, dates: Sequence[str], counts: Sequence[Tally]) -> list[svg.Point]:
     points: list[svg.Point] = []
     before = series.runs[0]
     one_day = before.start[:10] == series.latest.start[:10]
-    for run, total in zip(series.runs, counts, strict=True):
+    for run, day, total in zip(series.runs, dates, counts, strict=True):
         origin = run.provenance
         changes = [
             f"{name} {origin[name]}"
             for name in ("torch", "driver")
             if origin[name] != before.provenance[name]
         ]
-        note = (
-            f"{run.start[:10]}: {total.passed:,} of {total.judged:,} pass; torch {origin['torch']}"
-        )
-        date = run.start[11:16] if one_day and len(series.runs) > 1 else run.start[:10]
+        note = f"{day}: {total.passed:,} of {total.judged:,} pass; torch {origin['torch']}"
+        date = run.start[11:16] if one_day and len(series.runs) > 1 else day
         if origin["driver"]:
             note += f", driver {origin['driver']}"
         href = f"compare.html#a={before.id}&b={run.id}"
@@ -530,7 +536,7 @@ class _Device(msgspec.Struct):
 
 class _SiteData(msgspec.Struct, rename="camel"):
     """The content of ``data/site.js``, which every page needs: devices and runs, the meaning of the status letters, and
-    the kinds of change."""
+    the kinds of change. ``urgent`` is the device on which pages open whose address names none."""
 
     built: str
     statuses: list[dict[str, str]]
@@ -541,11 +547,16 @@ class _SiteData(msgspec.Struct, rename="camel"):
     slugs: dict[
         str, str
     ]  # the file name of each operator's page, where it is not the operator's name
+    urgent: str
     devices: list[_Device]
 
 
 def site_data(
-    site: Site, series: Sequence[Series], devices: Sequence[DeviceDocument], now: datetime
+    site: Site,
+    series: Sequence[Series],
+    devices: Sequence[DeviceDocument],
+    urgent: str,
+    now: datetime,
 ) -> bytes:
     """Returns the content of ``data/site.js`` as JSON."""
     told = {path.name for path in (site.folder / "data" / "details").glob("*")}
@@ -560,6 +571,7 @@ def site_data(
             [_Change(what.value, meaning) for what, meaning in MEANING.items()],
             SHARDS,
             slugs,
+            urgent,
             [
                 _Device(
                     each.slug, each.device, each.device_name, each.plan, document.levels,

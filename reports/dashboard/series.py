@@ -61,6 +61,12 @@ class Series:
     def title(self) -> str:
         return f"{self.device} · {self.plan}"
 
+    def moment(self, run: RunDocument) -> str:
+        """The date of one of the runs, with its time (UTC) if another run has the same date."""
+        day = run.start[:10]
+        shared = sum(each.start.startswith(day) for each in self.runs) > 1
+        return run.start[:16].replace("T", " ") if shared else day
+
 
 def series_of(documents: Iterable[RunDocument]) -> list[Series]:
     """Groups runs by device, device name and plan. The series are sorted by slug.

@@ -52,15 +52,17 @@ class Point:
     href: str
 
 
+#: For a window, for a phone, and for one family of several.
 WIDE = (1160, 190)
+NARROW = (360, 150)
 SMALL = (240, 84)
 
 
 def line(points: Sequence[Point], size: tuple[int, int], label: str) -> Markup:
     """Returns a line chart of the number of cells that do not pass in each run. The vertical axis starts at 0."""
     width, height = size
-    wide = size is WIDE
-    left, right, top, bottom = (46, 14, 14, 26) if wide else (8, 40, 10, 8)
+    plain = size is SMALL  # without axes
+    left, right, top, bottom = (8, 40, 10, 8) if plain else (46, 14, 14, 26)
     right, base = width - right, height - bottom
     values = [point.counts.judged - point.counts.passed for point in points]
     highest = _ceiling(max(values, default=0))
@@ -75,7 +77,7 @@ def line(points: Sequence[Point], size: tuple[int, int], label: str) -> Markup:
     grid = [(highest, top), (highest // 2, (top + base) / 2), (0, base)]
     if highest < 2:
         del grid[1]
-    dates = _dates(points, places, left, right) if wide else []
+    dates = [] if plain else _dates(points, places, left, right)
     marks: list[tuple[float, str, str]] = []
     last_label = -1e9
     for (x, _), point in zip(places, points):
@@ -85,14 +87,21 @@ def line(points: Sequence[Point], size: tuple[int, int], label: str) -> Markup:
             marks.append((x, anchor, point.mark[:24] if fits else ""))
             last_label = x if fits else last_label
     return render(
-        "line.svg", wide=wide, width=width, height=height, label=label, left=left, right=right,
-        top=top, base=base, grid=grid if wide else (), marks=marks if wide else (), dates=dates,
-        places=places, points=points, last=values[-1], zip=zip,
+        "line.svg", plain=plain, narrow=size is NARROW, width=width, height=height, label=label,
+        left=left, right=right, top=top, base=base, grid=() if plain else grid,
+        marks=() if plain else marks, dates=dates, places=places, points=points, last=values[-1],
+        zip=zip,
     )  # fmt: skip
 
 
-# The width of a date on the axis, in pixels.
-_DATE = 96
+# Upper bound for the width of a character of a date on the axis, and the room between two dates, in pixels.
+_OF_CHARACTER = 7
+_BETWEEN = 26
+
+
+def _room(text: str) -> int:
+    """The width of a date on the axis with the room before the next one, in pixels."""
+    return _OF_CHARACTER * len(text) + _BETWEEN
 
 
 def _dates(
@@ -103,11 +112,12 @@ def _dates(
     found: list[tuple[float, str, str]] = []
     order = [len(points) - 1, 0, *range(1, len(points) - 1)]
     for number in order:
-        x = places[number][0]
-        if any(abs(x - other) < _DATE for other, _, _ in found):
+        x, date = places[number][0], points[number].date
+        if any(abs(x - other) < max(_room(date), _room(beside)) for other, _, beside in found):
             continue
-        anchor = "start" if x - left < _DATE / 2 else "end" if right - x < _DATE / 2 else "middle"
-        found.append((x, anchor, points[number].date))
+        half = _room(date) / 2
+        anchor = "start" if x - left < half else "end" if right - x < half else "middle"
+        found.append((x, anchor, date))
     return found
 
 

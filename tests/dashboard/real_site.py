@@ -1,9 +1,10 @@
 """The example site, made of real runs of every device that runs anywhere.
 
-``python -m tests.dashboard.real_site FOLDER [--torchax PYTHON] [DEVICE…]`` runs plan ``quick`` on each device, into
-``FOLDER/runs/DEVICE-DATE``, and builds ``FOLDER/site`` from all runs in ``FOLDER/runs``. A run of today that is complete is
-kept, so that the command can be called again after an interruption; called again on another day, it adds the runs of that
-day, and the pages show what changed. A record of an earlier day may be put into ``FOLDER/runs`` by hand.
+``python -m tests.dashboard.real_site FOLDER [--torchax PYTHON] [--again DEVICE] [DEVICE…]`` runs plan ``quick`` on each device,
+into ``FOLDER/runs/DEVICE-TIME``, and builds ``FOLDER/site`` from all runs in ``FOLDER/runs``. A device that has a complete run of today
+does not run, so that the command can be called again after an interruption; ``--again`` runs it nevertheless. Called again on
+another day, the command adds the runs of that day, and the pages show what changed. A record of an earlier day may be put into
+``FOLDER/runs`` by hand.
 
 - cpu and lazy run as they are.
 - The simulated device runs as it is the first time, and from the second run on with faults planted in it.
@@ -19,7 +20,7 @@ import os
 import re
 import subprocess
 import sys
-from datetime import date
+from datetime import datetime, timezone
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -71,12 +72,21 @@ def whole(folder: Path) -> bool:
     return not set(found.parsed.selected).intersection(found.missing)
 
 
-def run(device: str, runs: Path, python: str) -> None:
-    """Runs a device today, unless that was done."""
-    today = f"{device}-{date.today().isoformat()}"
-    earlier = any(each.name.removesuffix(PLANTED) != today for each in runs.glob(f"{device}-*"))
-    planted = earlier and device == "simulated"
-    folder = runs / f"{today}{PLANTED if planted else ''}"
+def folder_of(device: str, runs: Path, now: datetime, *, again: bool) -> Path:
+    """The folder of a device's run of today: that of the newest one, which may have been interrupted; a new one if there is
+    none or if the newest one is complete and the device runs again."""
+    earlier = sorted(runs.glob(f"{device}-*"))
+    today = f"{device}-{now:%Y-%m-%d}"
+    if earlier and earlier[-1].name.startswith(today) and not (again and whole(earlier[-1])):
+        return earlier[-1]
+    planted = device == "simulated" and earlier
+    return runs / f"{device}-{now:%Y-%m-%dT%H%M}{PLANTED if planted else ''}"
+
+
+def run(device: str, runs: Path, python: str, *, again: bool) -> None:
+    """Runs a device today, unless that was done; a further time if ``again``."""
+    folder = folder_of(device, runs, datetime.now(timezone.utc), again=again)
+    planted = folder.name.endswith(PLANTED)
     if whole(folder):
         print(f"{folder}: kept")
         return
@@ -113,9 +123,10 @@ def build_site(runs: Path, folder: Path) -> Built:
         part = each.name.startswith("torchax-") or not whole(each)
         kind = part, each.name.endswith(PLANTED)
         groups.setdefault(kind, []).append(each)
-    for (part, planted), chosen in sorted(groups.items()):
+    for number, ((part, planted), chosen) in enumerate(sorted(groups.items())):
         labels = {"branch": "planted faults"} if planted else {}
-        options = Options(title=TITLE, labels=labels, publish=not part, note=note)
+        # Fresh, because the site may show a part of a run that was continued.
+        options = Options(TITLE, fresh=not number, labels=labels, publish=not part, note=note)
         made = build(chosen, folder, options)
     return made
 
@@ -125,16 +136,26 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("folder", type=Path)
     parser.add_argument("devices", nargs="*", metavar="DEVICE", help="more devices, such as cuda")
     parser.add_argument("--torchax", metavar="PYTHON", help="an interpreter that has torchax")
+    parser.add_argument(
+        "--again", metavar="DEVICE", action="append", default=[],
+        help="run this device although it has a complete run of today; may be given several times",
+    )  # fmt: skip
     given = parser.parse_args(arguments)
     runs = given.folder.resolve() / "runs"
-    for device in (*DEVICES, *given.devices):
-        run(device, runs, sys.executable)
+    devices = (*DEVICES, *given.devices)
+    unknown = [each for each in given.again if each not in (*devices, "torchax")]
+    if unknown:
+        parser.error(
+            f"--again: expected a device of the site ({', '.join((*devices, 'torchax'))}), got {unknown[0]}"
+        )
+    for device in devices:
+        run(device, runs, sys.executable, again=device in given.again)
     python = interpreter(given.torchax)
     if python is None:
         print("torchax: left out, because this environment does not have it: give --torchax PYTHON")
     else:
         (runs.parent / "torchax_enabled.py").write_text(enabled(PAGE.read_text(encoding="utf-8")))
-        run("torchax", runs, python)
+        run("torchax", runs, python, again="torchax" in given.again)
     made = build_site(runs, runs.parent / "site")
     print(f"{runs.parent / 'site'}: {made.devices} devices, {made.runs} runs")
     return 0

@@ -6,6 +6,7 @@ import json
 import re
 import xml.etree.ElementTree as ET
 from pathlib import Path
+from typing import Any
 
 import lxml.html
 import msgspec
@@ -29,6 +30,7 @@ from reports.run import load_run
 from reports.status_letters import tally
 from tests.dashboard import fleet
 from tests.dashboard.conftest import NOW
+from tests.dashboard.looking import opened
 from tests.dashboard.test_reading import tree
 
 
@@ -248,3 +250,36 @@ def test_what_does_not_pass_on_the_page_of_an_operator_leads_to_its_cell(site: P
         for dtype in fleet.DTYPES
     }
     assert not page.xpath("//td[@class='k-pass']/a")
+
+
+@pytest.fixture(scope="module")
+def one_day(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The site of a device with two runs of one day, and one of the day before."""
+    folder = tmp_path_factory.mktemp("one-day")
+    starts = ("2026-09-30T08:00:00+00:00", "2026-10-01T07:00:00+00:00", "2026-10-01T09:30:00+00:00")
+    runs = [
+        fleet.write(folder / str(number), "alpha", fleet.ALPHA[:number], start=start)
+        for number, start in enumerate(starts, 1)
+    ]
+    build(runs, folder / "site", Options(now=NOW, jobs=1))
+    return folder / "site"
+
+
+def test_a_run_of_a_day_with_two_runs_is_called_by_its_time(one_day: Path) -> None:
+    index = lxml.html.parse(str(one_day / "index.html"))
+    since = index.xpath("//p[@class='since']/a")[0].text
+    (compared,) = index.xpath("//section[h2[@id='changes']]//article/p/a")
+    assert (since, compared.text) == ("Since 2026-10-01 07:00", "Compared with 2026-10-01 07:00")
+    points = lxml.html.parse(str(one_day / "trends.html")).xpath(
+        "//svg[@class='chart']/a/@aria-label"
+    )
+    said = [each.partition(": ")[0] for each in points]
+    assert said == ["2026-09-30", "2026-10-01 07:00", "2026-10-01 09:30"]
+
+
+@pytest.mark.slow
+def test_the_history_of_a_cell_has_times_where_dates_are_equal(browser: Any, one_day: Path) -> None:
+    with opened(browser, one_day, "cell.html#clause=layout.values&op=add&dtype=float32") as page:
+        told = [each.get_attribute("aria-label") for each in page.locator(".past a").all()]
+        starts = [each.partition(": ")[0] for each in told]
+        assert starts == ["2026-09-30", "2026-10-01 07:00", "2026-10-01 09:30"]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +46,40 @@ def test_parts_planted_faults_and_what_is_absent_are_said(tmp_path: Path) -> Non
     assert "torchax · quick: a partial run" in page
     assert page.count('<span class="tag">planted faults</span>') == 1
     assert real_site.NO_CUDA in page
+
+
+def test_a_run_that_was_a_part_is_replaced_by_the_whole(tmp_path: Path) -> None:
+    runs = tmp_path / "runs"
+    part = {"partial": True, "selection": {"--ops": "add"}, "selected": fold(fleet.ALPHA[:1])}
+    fleet.write(runs / "torchax-2026-10-01", "torchax", fleet.ALPHA, plan=part, partial=True)
+    assert real_site.build_site(runs, tmp_path / "site").runs == 1
+    shutil.rmtree(runs / "torchax-2026-10-01")
+    fleet.write(runs / "torchax-2026-10-01", "torchax", fleet.ALPHA)
+    assert real_site.build_site(runs, tmp_path / "site").runs == 1
+
+
+def test_a_second_run_of_a_day_has_a_folder_of_its_own(tmp_path: Path) -> None:
+    now = datetime(2026, 10, 2, 9, 5, tzinfo=timezone.utc)
+
+    def folder(device: str, *, again: bool = False) -> str:
+        return real_site.folder_of(device, tmp_path, now, again=again).name
+
+    fleet.write(tmp_path / "lazy-2026-10-02", "lazy", fleet.ALPHA)
+    assert folder("lazy") == "lazy-2026-10-02"
+    assert folder("lazy", again=True) == "lazy-2026-10-02T0905"
+    (tmp_path / "lazy-2026-10-02T0901").mkdir()
+    assert folder("lazy", again=True) == "lazy-2026-10-02T0901", "an interrupted run is continued"
+
+
+def test_the_simulated_device_has_planted_faults_from_its_second_run_on(tmp_path: Path) -> None:
+    now = datetime(2026, 10, 2, 9, 5, tzinfo=timezone.utc)
+    first = real_site.folder_of("simulated", tmp_path, now, again=False)
+    assert first.name == "simulated-2026-10-02T0905"
+    (tmp_path / "simulated-2026-10-01").mkdir()
+    second = real_site.folder_of("simulated", tmp_path, now, again=False)
+    assert second.name == f"simulated-2026-10-02T0905{real_site.PLANTED}"
+    second.mkdir()
+    assert real_site.folder_of("simulated", tmp_path, now, again=False) == second
 
 
 @pytest.fixture

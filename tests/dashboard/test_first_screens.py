@@ -315,6 +315,34 @@ def test_the_overview_counts_what_the_gate_counts(runs: list[Path], friendly: Pa
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("width", [360, 390])
+def test_large_counts_fit_a_phone(browser: Any, tmp_path: Path, width: int) -> None:
+    ops = [fleet.cell(fleet.VALUES, f"op{number}") for number in range(1200)]
+    cases = [CellKey(fleet.QUERY, f"case {number}", "") for number in range(300)]
+    told = [fleet.failing(each, repro=None) for each in (*ops, *cases)]
+    run = fleet.write(tmp_path / "run", "alpha", [*ops, *cases], *told)
+    build([run], tmp_path / "site", Options(now=NOW, jobs=1))
+    look = {"viewport": {"width": width, "height": 844}}
+    with opened(browser, tmp_path / "site", "grid.html", **look) as page:
+        assert "1,200 not passing" in page.inner_text(".tabs")
+        assert page.evaluate("document.documentElement.scrollWidth") == width
+
+
+@pytest.mark.slow
+def test_the_pages_of_one_device_open_on_the_most_urgent_one(browser: Any, tmp_path: Path) -> None:
+    red = fleet.failing(fleet.cell(fleet.VALUES, "add"))
+    runs = [fleet.write(tmp_path / f"{name}{day}", name, fleet.ALPHA, *told, day=day)
+            for name, told in (("calm", ()), ("red", (red,)), ("sound", ())) for day in (1, 2)]  # fmt: skip
+    build(runs, tmp_path / "site", Options(now=NOW, jobs=1))
+    with visiting(browser, tmp_path / "site") as (page, visit):
+        visit("grid.html")
+        assert page.locator("select").first.input_value() == "red-quick"
+        visit("compare.html")
+        chosen = page.locator("select option:checked").all_inner_texts()
+        assert [text.partition(" · ")[0] for text in chosen] == ["red", "red", "no third run"]
+
+
+@pytest.mark.slow
 def test_a_run_without_regressions_says_so(browser: Any, tmp_path: Path) -> None:
     run = fleet.write(tmp_path / "run", "calm", fleet.ALPHA)
     build([run], tmp_path / "site", Options(now=NOW, jobs=1))

@@ -11,8 +11,11 @@ from typing import Any
 import lxml.html
 import pytest
 
+from devices.cell import CellKey, Outcome, Verdict
 from reports.dashboard.build import Options, build
+from reports.model import CellResult
 from tests.conftest import WholeRun
+from tests.dashboard import fleet
 from tests.dashboard.conftest import NOW
 from tests.dashboard.independent import cells, count
 
@@ -195,3 +198,17 @@ def test_trends_show_each_run(site: Path, runs: list[Path]) -> None:
     shown = [numbers(row.xpath("string(td[4])")) for row in section.xpath(".//tbody/tr")]
     wanted = [independent(folder)["all"] for folder in (runs[1], runs[0])]
     assert shown == wanted
+
+
+def test_a_family_without_a_judged_cell_does_not_pass(tmp_path: Path) -> None:
+    told = CellResult(
+        CellKey(fleet.QUERY, "false while busy", ""), Outcome.UNSUPPORTED, Verdict.OK, "undeclared"
+    )
+    cells = [*fleet.ALPHA[:2], told.key, CellKey("autograd.first", "add", "float32")]
+    run = fleet.write(tmp_path / "run", "alpha", cells, told, fleet.failing(cells[0]))
+    build([run], tmp_path / "site", Options(now=NOW, jobs=1))
+    section = lxml.html.parse(str(tmp_path / "site" / "trends.html")).xpath("//section")[0]
+    assert [each.text for each in section.xpath("./p")[1:]] == [
+        "Every judged cell passes in every run: autograd.",
+        "No cell is judged in any run: streams.",
+    ]

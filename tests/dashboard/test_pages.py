@@ -212,7 +212,7 @@ def test_compare_counts_as_the_junit_files_do(browser: Any, site: Path, runs: li
     after = {each[:2]: each[2] for each in cells(runs[2])}  # another device
     both = before.keys() & after.keys()
     wanted = {
-        "missing": len(before.keys() - after.keys()),
+        "left-out": len(before.keys() - after.keys()),  # the other device has another plan
         "added": len(after.keys() - before.keys()),
         "fixed": sum(before[c] != "pass" and after[c] == "pass" for c in both),
         "newly-failing": sum(before[c] == "pass" and after[c] == "fail" for c in both),
@@ -229,18 +229,22 @@ def test_compare_counts_as_the_junit_files_do(browser: Any, site: Path, runs: li
         page.select_option("#choose-before", first)
         page.select_option("#choose-after", other)
         wait_until(page, f"location.hash.includes('b={other}')")
-        page.wait_for_selector("main h2 >> text=Missing")
+        page.wait_for_selector("main h2 >> text=Left out")
         shown = {name: counts(page, f"dd[data-change='{name}']")[0] for name in wanted}
         assert shown == wanted
         page.reload()  # all of it is in the address
-        page.wait_for_selector("main h2 >> text=Missing")
+        page.wait_for_selector("main h2 >> text=Left out")
         assert {name: counts(page, f"dd[data-change='{name}']")[0] for name in wanted} == wanted
 
 
 @pytest.mark.slow
-def test_trends_lead_to_comparisons(browser: Any, site: Path) -> None:
-    with opened(browser, site, "trends.html") as page:
-        page.locator("section[data-device='alpha-quick'] svg a").last.click()
+@pytest.mark.parametrize("width", [1280, 390])
+def test_trends_lead_to_comparisons(browser: Any, site: Path, width: int) -> None:
+    look = {"viewport": {"width": width, "height": 800}}
+    with opened(browser, site, "trends.html", **look) as page:
+        points = page.locator("section[data-device='alpha-quick'] svg a:visible")
+        assert points.count() == 2
+        points.last.click()
         page.wait_for_selector("dd[data-change='newly-crashing']")
         assert counts(page, "dd[data-change='newly-crashing']") == [2]
 

@@ -25,7 +25,7 @@ conform.start(async (app, site) => {
   function of(device, run, bug, universe, open) {
     const letters = universe.letters(run);
     const list = (positions) => pieces.byClause(site, { device, run, universe, letters, cells: pieces.cellsAt(universe, run, positions) }, open);
-    return el("section", { "data-device": device.slug }, el("h2", {}, model.title(device), " ", el("small", {}, conform.day(run.start))),
+    return el("section", { "data-device": device.slug }, el("h2", {}, model.title(device), " ", el("small", {}, pieces.moment(device.runs, run))),
       bug.blocks.length ? el("ul", { class: "rows blocks" }, byReason(run, bug).map((blocks) => el("li", {},
         el("div", {}, blocks.flatMap((block) => [el("code", {}, block.clause.join(", ")), " ", el("code", {}, block.op.join(", ")), el("br", {})])),
         el("div", {}, el("div", { class: "text" }, pieces.prose(blocks[0].reason)), el("small", { class: "meta" },

@@ -199,7 +199,7 @@ conform.start(async (app, site) => {
     return [el("section", {}, el("h2", {}, "History"), el("p", { class: "hint" }, `${conform.plural(items.length, "run")}, oldest first.`),
       el("ol", { class: "past" }, items.map((item) => {
         const status = statuses.get(item.letter);
-        const text = `${conform.day(item.run.start)}: ${model.told(status)}; torch ${item.run.environment.torch}${item.run.environment.driver ? `, driver ${item.run.environment.driver}` : ""}`;
+        const text = `${pieces.moment(device.runs, item.run)}: ${model.told(status)}; torch ${item.run.environment.torch}${item.run.environment.driver ? `, driver ${item.run.environment.driver}` : ""}`;
         return el("li", {}, el("a", { href: conform.address("cell", { device: device.slug, run: item.id, clause, op, dtype }), "aria-label": text, title: text, "aria-current": item.id === run.id ? "true" : null }, el("span", { class: `sq k-${status.kind}`, "aria-hidden": "true" })));
       })))];
   }

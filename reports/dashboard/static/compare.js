@@ -18,9 +18,10 @@ conform.start(async (app, site) => {
 
   // The newest run and the previous one, or the newest run of the next device.
   function usual() {
-    const device = site.devices.find((each) => each.runs.length > 1) || site.devices[0];
+    const urgent = model.urgent(site);
+    const device = [urgent, ...site.devices].find((each) => each.runs.length > 1) || urgent;
     const [before, after] = device.runs.slice(-2);
-    return after ? [before.id, after.id] : [before.id, model.newest(site.devices[1] || device).id];
+    return after ? [before.id, after.id] : [before.id, model.newest(site.devices.find((each) => each !== device) || device).id];
   }
 
   async function show() {
@@ -43,7 +44,7 @@ conform.start(async (app, site) => {
   // How a run is called beside the others: by its device, and by its date if the device occurs twice.
   function names() {
     const titles = compared.map((run) => model.title(pieces.deviceOf(site, run.id)));
-    return titles.map((title, i) => (titles.filter((each) => each === title).length > 1 ? `${title}, ${pieces.moment(compared, i)}` : title));
+    return titles.map((title, i) => (titles.filter((each) => each === title).length > 1 ? `${title}, ${pieces.moment(compared, compared[i])}` : title));
   }
 
   function environment() {
@@ -51,7 +52,7 @@ conform.start(async (app, site) => {
     const value = (run, name) => String(run.provenance[name] ?? run.facts[name] ?? "");
     const rows = facts.map((name) => [name, ...compared.map((run) => value(run, name))]);
     const differ = rows.filter(([, ...values]) => new Set(values).size > 1);
-    const heads = compared.length > 2 ? names() : compared.map((run, i) => `${i ? "After" : "Before"}: ${pieces.moment(compared, i)}`);
+    const heads = compared.length > 2 ? names() : compared.map((run, i) => `${i ? "After" : "Before"}: ${pieces.moment(compared, run)}`);
     const table = (shown) => el("table", {},
       el("thead", {}, el("tr", {}, ["Name", ...heads].map((text) => el("th", { scope: "col" }, text)))),
       el("tbody", {}, shown.map(([name, ...values]) => el("tr", {}, el("th", { scope: "row" }, pieces.factName(name)), values.map((each) => el("td", {}, each || "none"))))));

@@ -28,7 +28,7 @@ conform.start(async (app, site) => {
   }
 
   async function load() {
-    device = site.devices.find((each) => each.slug === state.get("device")) || site.devices[0];
+    device = site.devices.find((each) => each.slug === state.get("device")) || model.urgent(site);
     const wanted = pieces.runOf(site, device, state.get("run"));
     const id = device.runs.some((each) => each.id === wanted) ? wanted : model.newest(device).id;
     const newest = site.devices.map((each) => model.newest(each).id);

@@ -124,8 +124,9 @@ conform.model = (function () {
   }
 
   const newest = (device) => device.runs[device.runs.length - 1];
+  const urgent = (site) => site.devices.find((device) => device.slug === site.urgent);
   const family = (clause) => clause.split(".")[0];
   const title = (device) => `${device.device} · ${device.plan}`;
 
-  return { Universe, ABSENT, statuses, ranks, told, load, shard, newest, family, title, isCase, cellName };
+  return { Universe, ABSENT, statuses, ranks, told, load, shard, newest, urgent, family, title, isCase, cellName };
 })();

@@ -71,9 +71,9 @@ conform.pieces = (function () {
   const factName = (name) => (Object.hasOwn(FACTS, name) ? FACTS[name] : name.replaceAll("_", " "));
 
   // The date of one of several runs, with its time if another has the same date.
-  function moment(runs, i) {
-    const day = runs[i].start.slice(0, 10), same = runs.filter((run) => run.start.slice(0, 10) === day).length > 1;
-    return same ? runs[i].start.slice(0, 16).replace("T", " ") : day;
+  function moment(runs, run) {
+    const day = conform.day(run.start), same = runs.filter((each) => conform.day(each.start) === day).length > 1;
+    return same ? run.start.slice(0, 16).replace("T", " ") : day;
   }
 
   // The id of the run that an address names: its id, or a device with "latest", "previous" or a label of its newest run
