@@ -210,3 +210,32 @@ def test_the_ops_are_planned_once_each() -> None:
         families=exceptions().families_of("gather"),
     )
     assert not once(traits) and not index_range.takes_index(traits)
+
+
+def test_an_index_into_an_operand_without_elements_is_refused() -> None:
+    def accepting(given: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
+        return given.new_zeros(index.shape) if accepts and not given.numel() else given[index]
+
+    accepts = False
+    tensors = [torch.arange(3.0), torch.tensor([2, 0])]
+    about: Any = (
+        accepting,
+        identity,
+        identity,
+        tensors,
+        lambda given: (tuple(given), {}),
+        0,
+        "emptied",
+        0,
+    )
+    assert refuses_index(*about) is None
+    whole = [each.clone() for each in tensors]
+
+    def moved(tensor: torch.Tensor) -> torch.Tensor:
+        nonlocal accepts
+        accepts = True
+        return tensor
+
+    found = refuses_index(accepting, moved, identity, *about[3:])
+    assert isinstance(found, Wrong) and found.subject == "operand 0, which has no elements"
+    assert all(map(torch.equal, tensors, whole))

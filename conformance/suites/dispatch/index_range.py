@@ -8,7 +8,9 @@ low 32 bits were used. Values that the CPU accepts, such as documented wrapping 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
+from itertools import islice
 from typing import Any
 
 import torch
@@ -32,6 +34,10 @@ _INDICES = (torch.int64, torch.int32)
 _FAR = (2**31 - 1, -(2**31), 2**32)
 #: The largest number of elements of a call. The result of the check does not depend on the size.
 _MOST = 20_000
+#: Where a check changes not an index but the operand that is indexed: it has no elements then.
+EMPTIED = "emptied"
+#: Matches what the CPU says of an index into an operand without elements, but not what it says of shapes that do not fit.
+_OF_INDEX = re.compile(r"out of (range|bounds)|an empty tensor|should be positive")
 #: The time limit in seconds for a call in a process of its own.
 _SECONDS = 60.0
 
@@ -72,6 +78,7 @@ def _out_of_range(ctx: OpContext) -> Iterator[dict[str, Any]]:
             for place, tensor in enumerate(sample.tensors):
                 if tensor.dtype in _INDICES and tensor.numel():
                     yield from _of_operand(ctx, sample, place)
+            yield from _into_nothing(ctx, sample)
         if _NUMBERS in ctx.traits.families:
             for place, each in enumerate(sample.call.args):
                 if type(each) is int:
@@ -119,6 +126,29 @@ def _of_operand(ctx: OpContext, sample: Sample, place: int) -> Iterator[dict[str
                 }
 
 
+def _into_nothing(ctx: OpContext, sample: Sample) -> Iterator[dict[str, Any]]:
+    """Yields a check in which the first operand that holds no indices has no elements, so that every index is out of
+    range."""
+    places = (n for n, t in enumerate(sample.tensors) if t.dtype not in _INDICES and t.dim())
+    for place in islice(places, 1):
+        given = [each.clone() for each in sample.tensors]
+        given[place] = changed_operand(given[place], EMPTIED, 0)
+        args, kwargs = sample.call.bind(given)
+        try:
+            ctx.subject.reference(*args, **kwargs)
+        except Exception as error:
+            if not _OF_INDEX.search(str(error)):
+                return
+            for inplace in [False, True] if ctx.subject.inplace is not None else [False]:
+                yield {
+                    "sample": sample,
+                    "inplace": inplace,
+                    "place": place,
+                    "at": EMPTIED,
+                    "value": 0,
+                }
+
+
 def _of_number(ctx: OpContext, sample: Sample, place: int) -> Iterator[dict[str, Any]]:
     def refused(value: int) -> bool:
         return cpu_refuses(
@@ -154,7 +184,7 @@ def cpu_refuses(op: Any, tensors: Any, arguments: Any, place: Any, at: Any, valu
     for changed in (False, True):
         given = [each.clone() for each in tensors]
         if changed and at != "args":
-            put(given[place], at, value)
+            given[place] = changed_operand(given[place], at, value)
         args, kwargs = arguments(given)
         if changed and at == "args":
             args = (*args[:place], value, *args[place + 1 :])
@@ -165,12 +195,16 @@ def cpu_refuses(op: Any, tensors: Any, arguments: Any, place: Any, at: Any, valu
     return False
 
 
-def put(index: Any, at: Any, value: Any) -> None:
-    """Writes ``value`` to the element at position ``at`` of an index tensor, or to all elements if ``at`` is None."""
+def changed_operand(operand: Any, at: Any, value: Any) -> Any:
+    """Returns an operand of a call with an index out of range: an index tensor with ``value`` as its element at position
+    ``at``, or as all elements if ``at`` is None; or, if ``at`` is "emptied", another operand without elements."""
+    if at == "emptied":
+        return operand[:0]
     if at is None:
-        index.fill_(value)
+        operand.fill_(value)
     else:
-        index.view(-1)[at] = value
+        operand.view(-1)[at] = value
+    return operand
 
 
 def refuses_index(
@@ -189,10 +223,10 @@ def refuses_index(
         raise NotApplicable("the CPU accepts the index")
     given = [each.clone() for each in tensors]
     if at != "args":
-        put(given[place], at, value)
+        given[place] = changed_operand(given[place], at, value)
     bases, there = [], []
     for number, each in enumerate(given):
-        if at != "args" and number == place:
+        if at not in ("args", "emptied") and number == place:
             there.append(move(each))
             continue
         room = 2 * each.numel() + 64  # as far as an index before the first row can reach
@@ -214,6 +248,8 @@ def refuses_index(
     except Exception:  # an assertion on the device may raise any type
         raises = True
     where = f"argument {place}" if at == "args" else f"operand {place}"
+    if at == "emptied":
+        where = f"operand {place}, which has no elements"
     for base, known, room, count in bases:
         try:
             found = back(base)
