@@ -145,7 +145,7 @@ RESULTS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 
 #: What errors say of an index that is out of range.
 _OF_AN_INDEX = re.compile(
-    r"out of (range|bounds)|class values|expected idx|index_size|target \d+ is|not in the valid range|index \S+ is out",
+    r"out of (range|bounds)|an empty tensor|class values|expected idx|index_size|target \d+ is|not in the valid range|index \S+ is out",
     re.I,
 )
 
