@@ -94,6 +94,7 @@ def chosen(ctx: OpContext) -> list[Sample]:
         found += _with_many_indices(ctx, samples, found)
     found.sort(key=_weight, reverse=True)
     found = _most_telling_first(ctx, found, upstream)
+    found += islice((each for each in samples if _is_empty(ctx, each)), 1)
     # of an op that only torch calls, the layouts in which torch calls it
     fitting = ctx.subject.layouts
     ctx.kept["gradients"] = kept = [replace(each, layouts=fitting) for each in found]
@@ -141,6 +142,14 @@ def _usable(ctx: OpContext, sample: Sample) -> bool:
         return False
     apart = strided and 0 < sample.numel <= MOST and not ctx.mutable_inputs(sample) & {0}
     return apart and (not is_long(sample) or _finite(ctx, sample))
+
+
+def _is_empty(ctx: OpContext, sample: Sample) -> bool:
+    """Return True if the sample has tensors, none of which has elements, and the call does not write to the first one. A
+    kernel that is launched for no element may end the process (pytorch/pytorch#82531)."""
+    strided = all(each.layout == torch.strided for each in sample.tensors)
+    empty = bool(sample.tensors) and sample.numel == 0
+    return strided and empty and not ctx.mutable_inputs(sample) & {0}
 
 
 def _repeats(sample: Sample) -> int:
