@@ -64,6 +64,8 @@ INPUTS = (
     "contiguous/transposed",
     "transposed/contiguous",
 )
+#: The family of ops whose gradients for tensors without elements have no reference.
+_NOT_OF_NOTHING = "gradients.not_of_nothing"
 #: The cotangent that ``sum().backward()`` gives: one number with stride 0 in every dimension.
 SUM = "sum"
 CONJ = "conj"
@@ -94,7 +96,9 @@ def chosen(ctx: OpContext) -> list[Sample]:
         found += _with_many_indices(ctx, samples, found)
     found.sort(key=_weight, reverse=True)
     found = _most_telling_first(ctx, found, upstream)
-    found += islice((each for each in samples if _is_empty(ctx, each)), 1)
+    for whole in (True, False) if _NOT_OF_NOTHING not in ctx.traits.families else ():
+        empty = (each for each in samples if each not in found and _is_empty(ctx, each, whole))
+        found += islice(empty, 1)
     # of an op that only torch calls, the layouts in which torch calls it
     fitting = ctx.subject.layouts
     ctx.kept["gradients"] = kept = [replace(each, layouts=fitting) for each in found]
@@ -144,12 +148,16 @@ def _usable(ctx: OpContext, sample: Sample) -> bool:
     return apart and (not is_long(sample) or _finite(ctx, sample))
 
 
-def _is_empty(ctx: OpContext, sample: Sample) -> bool:
-    """Return True if the sample has tensors, none of which has elements, and the call does not write to the first one. A
-    kernel that is launched for no element may end the process (pytorch/pytorch#82531)."""
+def _is_empty(ctx: OpContext, sample: Sample, whole: bool) -> bool:
+    """Return True if none of the sample's tensors has elements or, with ``whole`` false, if some have and some have not,
+    such as an empty batch beside weights; and the call does not write to the first one. A kernel that is launched for no
+    element may end the process (pytorch/pytorch#82531, #34202)."""
     strided = all(each.layout == torch.strided for each in sample.tensors)
-    empty = bool(sample.tensors) and sample.numel == 0
-    return strided and empty and not ctx.mutable_inputs(sample) & {0}
+    empty = sum(not each.numel() for each in sample.tensors)
+    count = len(sample.tensors)
+    fits = 0 < empty == count if whole else 0 < empty < count
+    small = sample.numel <= MOST
+    return strided and fits and small and not ctx.mutable_inputs(sample) & {0}
 
 
 def _repeats(sample: Sample) -> int:
