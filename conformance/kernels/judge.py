@@ -22,6 +22,7 @@ from conformance.kernels.calls_file import (
     FINDINGS,
     FINISHING,
     LOADED,
+    MEMORY,
     OPCHECKING,
     PROGRESS,
     REFUSAL,
@@ -160,6 +161,7 @@ class _Rounds:
 
     def __init__(self, request: Request, folder: Path, server: Zygote) -> None:
         self.request, self.folder, self.server = request, folder, server
+        self.careful = False  # a call of the reference may have ended the judge's process
 
     def run(self) -> Judgement:
         kept = FindingsCache(self.request)
@@ -196,11 +198,26 @@ class _Rounds:
         return msgspec.structs.replace(found, faults=tuple(faults))
 
     def _judging(self, number: int) -> None:
-        given = [str(self.folder), str(number)]
-        target = "conformance.kernels.judging:main"
-        ended = self.server.run(target, given, self.folder / f"judging-{number}.txt", _is_slow)
-        if not ended.well:
+        """Runs the judge's process. If a call of the reference ends it, runs it once more, and from then on each call of the
+        reference is made in a fork of it first."""
+        ended = self._judging_process(number)
+        if not self._has_come_to_its_end(ended, number) and not self.careful:
+            self.careful = True
+            shutil.rmtree(self.folder / f"round-{number}", ignore_errors=True)
+            ended = self._judging_process(number)
+        if not self._has_come_to_its_end(ended, number):
             raise ConformError(f"the process that judges the kernel {ended}{_advice(ended)}")
+
+    def _judging_process(self, number: int) -> Ended:
+        given = [str(self.folder), str(number), *(["careful"] if self.careful else [])]
+        target = "conformance.kernels.judging:main"
+        return self.server.run(target, given, self.folder / f"judging-{number}.txt", _is_slow)
+
+    def _has_come_to_its_end(self, ended: Ended, number: int) -> bool:
+        """Returns True if the judge's process wrote a judgement, a refusal, or calls. A reference that exits with status 0
+        ends the process before."""
+        files = (VERDICT, REFUSAL, f"round-{number}/{MEMORY}")
+        return ended.well and any((self.folder / each).exists() for each in files)
 
     def _kernel(self, folder: Path) -> None:
         """Runs the kernel's process until all calls of a round are made. If a call ends the process or does not return,
