@@ -248,6 +248,8 @@ class _Rounds:
             if (folder / LOADED).exists():  # no call can be made
                 return
             if step == 0:
+                if (folder / REFUSAL).exists() and not (folder / PROGRESS).exists():
+                    raise CannotJudge(read(folder / REFUSAL, Refusal))
                 write(folder / LOADED, Loaded(f"loading the kernel: the process {ended}"))
                 return
             self._note(folder, Answer(step - 1, ended=_how(ended, self.request.seconds)))

@@ -4,6 +4,7 @@ kernel's code never runs in this process."""
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -41,7 +42,7 @@ from conformance.kernels.reference_calls import LeftOut, Trials
 from conformance.kernels.request import Request
 from conformance.kernels.subjects import KernelSubject, base_of, samples_for
 from devices.cell import Outcome
-from devices.errors import ConformError
+from devices.errors import ConformError, suggestion
 from devices.failure import Failure, Kind
 from devices.registry import find
 from opinfo.device import Device, limit_threads
@@ -115,6 +116,7 @@ class Judge:
         request = self.request
         if any(each.error for each in self.loaded[:1]) and not (self.rounds[0] / ANSWERS).exists():
             return self._not_loaded(self.loaded[0].error)
+        check_dtypes(request.dtypes)
         findings = self.folder / FINDINGS
         if self.trials is not None:
             self.trials.load(findings)
@@ -363,6 +365,24 @@ class Judge:
             self.calls,
             speed,
         )
+
+
+class UnknownDtype(ConformError):
+    """The error for a name that is none of torch's dtypes."""
+
+    exit_code = 4
+
+
+def check_dtypes(names: Sequence[str]) -> None:
+    """Raises UnknownDtype unless there are names, and all are names of dtypes."""
+    known = {name for name, value in vars(torch).items() if isinstance(value, torch.dtype)}
+    if not names:
+        raise UnknownDtype("expected at least one dtype, such as float32, found none")
+    for each in names:
+        if each not in known:
+            raise UnknownDtype(
+                f"'{each}': expected the name of a dtype of torch, such as float32{suggestion(each, known)}"
+            )
 
 
 def _share(count: int, made: int) -> str:

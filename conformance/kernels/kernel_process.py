@@ -29,12 +29,14 @@ from conformance.kernels.calls_file import (
     NOT_RUN,
     OPCHECKING,
     PROGRESS,
+    REFUSAL,
     REQUEST,
     TIMING,
     Answer,
     Loaded,
     Output,
     PlannedCall,
+    Refusal,
     View,
     arguments_text,
     packed,
@@ -62,6 +64,7 @@ from conformance.kernels.process_state import (
 )
 from conformance.kernels.request import Request
 from conformance.kernels.timing import median_times
+from devices.errors import ConformError
 from devices.registry import find
 from opinfo.compare import replace_tensors, tensors_of
 from opinfo.device import open_device
@@ -81,7 +84,12 @@ _FILLS = (0x00, 0x5B, 0x7F)
 def main(folder: str, first: str) -> None:
     """Loads the kernel of the request in a folder, and makes its calls, beginning with number ``first``."""
     tempfile.tempdir = folder  # removed after the judgement
-    Process(Path(folder)).run(int(first))
+    try:
+        process = Process(Path(folder))
+    except ConformError as error:  # the device cannot be used; no code of the kernel has run yet
+        write(Path(folder) / REFUSAL, Refusal(str(error), error.exit_code))
+        return
+    process.run(int(first))
 
 
 class Process:

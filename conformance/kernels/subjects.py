@@ -16,7 +16,7 @@ from conformance.kernels import forms
 from conformance.kernels.reference_calls import LeftOut, NoAnswer, Trials, refusal
 from conformance.kernels.request import Request
 from conformance.kernels.targets import OverloadSubject, overload_named, subject_named
-from devices.errors import ConformError
+from devices.errors import ConformError, in_a_line
 from opinfo.axes import further_samples, samples_of
 from opinfo.axes.acceptance_cache import Decisions
 from opinfo.catalog import dtype_name
@@ -72,7 +72,7 @@ class ReferenceSubject(Subject):
                 f"{self.request.kernel.name}: expected samples for a kernel with a reference, found none: "
                 "define a function that yields (args, kwargs)"
             )
-        for given in forms.samples_of(self.request):
+        for given in self._given():
             args, kwargs = given if _is_pair(given) else (given, {})
             if not forms.keeps_dtypes(self.request):
                 args = tuple(_in_dtype(each, dtype) for each in args)
@@ -81,6 +81,31 @@ class ReferenceSubject(Subject):
             yield SimpleNamespace(
                 input=first, args=tuple(rest), kwargs=kwargs, output_process_fn_grad=None
             )
+
+    def _given(self) -> Iterator[Any]:
+        """Yields what the user's function yields. Raises NoSamples if it raises, or yields anything but arguments."""
+        source = self.request.samples
+        name = source.name if source is not None else "samples"
+        some = False
+        try:
+            for given in forms.samples_of(self.request):
+                some = True
+                args = given[0] if _is_pair(given) else given
+                if not isinstance(args, (tuple, list)) or not args:
+                    raise NoSamples(
+                        f"{name}: expected tuples of arguments, or pairs (args, kwargs), found {_kind_of(args)}"
+                    )
+                yield given
+        except ConformError:
+            raise
+        except Exception as error:  # the user's code may raise anything
+            raise NoSamples(f"{name} raised {in_a_line(error)}") from error
+        if not some:
+            raise NoSamples(f"{name}: expected at least one tuple of arguments, found none")
+
+
+def _kind_of(value: Any) -> str:
+    return "an empty tuple" if value in ((), []) else f"an object of type {type(value).__name__}"
 
 
 def _is_pair(given: Any) -> bool:
@@ -208,7 +233,9 @@ def samples_for(
         found = [replace(each, layouts=("contiguous",)) for each in found]
     found = [_thinned(each) for each in choose(found, _MOST)]
     if not found:
-        raise NoSamples(f"{base.id}: the reference accepts no sample in {dtype}")
+        left_out = base.left_out.notes if isinstance(base, ReferenceSubject) else []
+        why = "; ".join([f"the reference accepts no sample in {dtype}", *left_out])
+        raise NoSamples(f"{base.id}: {why}")
     further = _further(base, request, dtype, found, decisions("further"))
     return [*found, *further, *_reordered(base, found)]
 
