@@ -43,7 +43,7 @@ from conformance.kernels.findings_cache import FindingsCache
 from conformance.kernels.forms import CUSTOM_OP
 from conformance.kernels.judgement import Judgement
 from conformance.kernels.request import FUNCTION, NotLoadable, Request, Source
-from conformance.kernels.zygote import Zygote, zygote
+from conformance.kernels.zygote import Zygote, is_fork, zygote
 from devices.errors import ConformError
 from devices.failure import Kind
 
@@ -110,6 +110,8 @@ def judge(
 
 def judged(request: Request) -> Judgement:
     """Judges the kernel of a request. Raises ConformError if it cannot be judged."""
+    if is_fork():
+        raise JudgedOnImport
     began = time.monotonic()
     with _lock:
         server = zygote()
@@ -153,6 +155,18 @@ class CannotJudge(ConformError):
     def __init__(self, refusal: Refusal) -> None:
         super().__init__(refusal.why)
         self.exit_code = refusal.exit_code
+
+
+class JudgedOnImport(ConformError):
+    """The error for a kernel's file that calls ``judge`` when it is imported."""
+
+    exit_code = 4
+
+    def __init__(self) -> None:
+        super().__init__(
+            "judge() was called by the import of the kernel's file in another process: call it only "
+            'in a function or below `if __name__ == "__main__":`'
+        )
 
 
 class _Rounds:
@@ -248,12 +262,21 @@ class _Rounds:
             if (folder / LOADED).exists():  # no call can be made
                 return
             if step == 0:
-                if (folder / REFUSAL).exists() and not (folder / PROGRESS).exists():
-                    raise CannotJudge(read(folder / REFUSAL, Refusal))
+                self._check_device(folder)
                 write(folder / LOADED, Loaded(f"loading the kernel: the process {ended}"))
                 return
             self._note(folder, Answer(step - 1, ended=_how(ended, self.request.seconds)))
             first, endings, hangs = step, endings + 1, hangs + (ended.status is None)
+
+    def _check_device(self, folder: Path) -> None:
+        """Raises CannotJudge if the device cannot be used, for which the kernel's process ended before it loaded the
+        kernel. A process without the kernel finds out."""
+        (folder / REFUSAL).unlink(missing_ok=True)
+        (folder / REQUEST).write_bytes(msgspec.json.encode(self.request))
+        target = "conformance.kernels.kernel_process:check_device"
+        self.server.run(target, [str(folder)], folder / "device.txt", _is_slow)
+        if (folder / REFUSAL).exists():
+            raise CannotJudge(read(folder / REFUSAL, Refusal))
 
     def _note_extras(self, folder: Path, step: int, ended: Ended) -> None:
         """Records how the kernel's process ended, if it did not finish the work that follows the calls, such as opcheck

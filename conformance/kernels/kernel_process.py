@@ -84,12 +84,17 @@ _FILLS = (0x00, 0x5B, 0x7F)
 def main(folder: str, first: str) -> None:
     """Loads the kernel of the request in a folder, and makes its calls, beginning with number ``first``."""
     tempfile.tempdir = folder  # removed after the judgement
+    Process(Path(folder)).run(int(first))
+
+
+def check_device(folder: str) -> None:
+    """Opens the device of the request in a folder, and writes the reason if it cannot be used. No kernel is loaded in this
+    process."""
+    request = msgspec.json.decode((Path(folder) / REQUEST).read_bytes(), type=Request)
     try:
-        process = Process(Path(folder))
-    except ConformError as error:  # the device cannot be used; no code of the kernel has run yet
+        open_device(find(request.device, request.descriptor))
+    except ConformError as error:
         write(Path(folder) / REFUSAL, Refusal(str(error), error.exit_code))
-        return
-    process.run(int(first))
 
 
 class Process:

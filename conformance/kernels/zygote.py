@@ -123,6 +123,12 @@ class Zygote:
 
 _lock = threading.Lock()
 _running: Zygote | None = None
+_is_fork = False
+
+
+def is_fork() -> bool:
+    """Returns True in the forks of a zygote, in which kernels are loaded and results are compared."""
+    return _is_fork
 
 
 def zygote() -> Zygote:
@@ -232,7 +238,8 @@ def _kill_children() -> None:
 def _become(order: dict[str, Any], inherited: tuple[int, ...]) -> None:
     """Runs the function that an order names in this fork, and ends the fork. ``inherited`` are file descriptors to
     close first."""
-    status = 1
+    global _is_fork
+    status, _is_fork = 1, True
     try:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         os.setsid()

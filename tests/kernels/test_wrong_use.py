@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import tempfile
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import msgspec
 import pytest
 import torch
 
 from conformance.checks.child import Ended
 from conformance.kernels import kernel_process
-from conformance.kernels.calls_file import CALLS, REFUSAL, REQUEST, Refusal, read, write
 from conformance.kernels.formats.python_file import Unreadable, tree_of
 from conformance.kernels.judge import CannotJudge, _Rounds
 from conformance.kernels.judging import UnknownDtype, check_dtypes
@@ -111,12 +110,28 @@ def test_a_device_that_cannot_be_used_is_no_fault_of_the_kernel(
         raise DeviceUnusable("device 'cpu' failed to run a tiny op")
 
     monkeypatch.setattr(kernel_process, "open_device", unusable)
-    monkeypatch.setattr(tempfile, "tempdir", None)  # which the process sets
     request = Request(kernel=Source("k.py", "k"))
-    (tmp_path / REQUEST).write_bytes(msgspec.json.encode(request))
-    write(tmp_path / CALLS, [])
-    kernel_process.main(str(tmp_path), "0")
-    assert read(tmp_path / REFUSAL, Refusal).exit_code == 3
-    server: Any = SimpleNamespace(run=lambda *_: Ended(0))
-    with pytest.raises(CannotJudge, match="failed to run a tiny op"):
+
+    def run(target: str, given: list[str], *_: Any) -> Ended:
+        if target.endswith(":check_device"):
+            kernel_process.check_device(*given)
+        return Ended(1)
+
+    server: Any = SimpleNamespace(run=run)
+    with pytest.raises(CannotJudge, match="failed to run a tiny op") as raised:
         _Rounds(request, tmp_path, server)._calls(tmp_path, 1)
+    assert raised.value.exit_code == 3
+
+
+@pytest.mark.slow
+def test_a_script_that_judges_when_it_is_imported_is_told_so(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        "from conformance import judge\n\n\ndef neg(x):\n    return -x\n\n\n"
+        "print(judge(neg, 'aten::neg').faults[0].message)\n",
+        encoding="utf-8",
+    )
+    done = subprocess.run(
+        [sys.executable, script], capture_output=True, text=True, timeout=200, check=False
+    )
+    assert "judge() was called by the import of the kernel's file" in done.stdout, done.stderr
