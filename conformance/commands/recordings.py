@@ -15,6 +15,7 @@ from conformance.commands.program_command import (
 )
 from devices.errors import ConformError
 from devices.torch_version import require_torch
+from reports.gate import number
 
 
 @click.command(context_settings={"ignore_unknown_options": True})
@@ -37,11 +38,14 @@ def record(output: Path, values: bool, program: tuple[str, ...]) -> int:
         raise ConformError(f"the program ended (exit code {code}) before a recording was written")
     recording = read_recording(path)
     size = path.stat().st_size / 1000
-    click.echo(
-        f"{output}: {recording.count:,} calls, {len(recording.named()):,} of them distinct; {size:,.0f} kB",
-        err=True,
-    )
+    if recording.count:
+        calls = f"{number(recording.count, 'call')}, {len(recording.named()):,} of them distinct"
+        click.echo(f"{output}: {calls}; {size:,.0f} kB", err=True)
+    else:
+        click.echo(f"{output}: no calls; the program called no op of torch", err=True)
     for each in recording.header.lacks:
         click.echo(f"not recorded: {each}", err=True)
-    click.echo(f"to judge the calls on a device: conform replay {output} --device NAME", err=True)
+    if recording.count:
+        replay = f"conform replay {output} --device NAME"
+        click.echo(f"to judge the calls on a device: {replay}", err=True)
     return code

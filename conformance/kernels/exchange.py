@@ -33,6 +33,7 @@ from conformance.kernels.calls_file import (
 )
 from conformance.kernels.guard_pages import PAGE, PAGED, contiguous
 from conformance.kernels.marks import Marks
+from conformance.kernels.reference_calls import NoAnswer
 from opinfo.compare import DEFAULT_TOLERANCES, SUM_ROUNDINGS, Arguments, Wrong, difference
 from opinfo.encoding import ARGUMENTS, read_value, write_value
 from opinfo.torch_private import NO_FAKE_ANSWER, FakeTensorMode, storage_id, without_modes
@@ -132,6 +133,14 @@ class Exchange:
         self._used[key] += 1
         if used < len(known):
             return self._answered(known[used], call, list(storages.values()))
+        # First, because a call that the reference cannot answer is not made.
+        args, kwargs = call.bind([each.clone() for each in call.tensors])
+        try:
+            result, refused = self.reference(*args, **dict(kwargs)), None
+        except NoAnswer as error:
+            raise NotImplementedError(str(error)) from error
+        except Exception as error:  # the checks expect that the kernel raises, too
+            result, refused = None, error
         if self.closed:
             why = "the call was not made: the check was given up, because wrong results of earlier calls led to new calls in each round"
             self._note(call, why, made=False)
@@ -140,9 +149,9 @@ class Exchange:
         self._before = list(storages), views
         regions = tuple(self._region(*each) for each in zip(contents, edges))
         self.planned.append(PlannedCall(key, arguments, tuple(views), regions, held=again))
-        values = [each.clone() for each in call.tensors]
-        args, kwargs = call.bind(values)
-        return self.reference(*args, **dict(kwargs))
+        if refused is not None:
+            raise refused
+        return result
 
     # -- planning
 

@@ -22,6 +22,7 @@ from conformance.kernels.calls_file import (
     FINDINGS,
     FINISHING,
     LOADED,
+    MEMORY,
     OPCHECKING,
     PROGRESS,
     REFUSAL,
@@ -42,7 +43,7 @@ from conformance.kernels.findings_cache import FindingsCache
 from conformance.kernels.forms import CUSTOM_OP
 from conformance.kernels.judgement import Judgement
 from conformance.kernels.request import FUNCTION, NotLoadable, Request, Source
-from conformance.kernels.zygote import Zygote, zygote
+from conformance.kernels.zygote import Zygote, is_fork, zygote
 from devices.errors import ConformError
 from devices.failure import Kind
 
@@ -109,6 +110,8 @@ def judge(
 
 def judged(request: Request) -> Judgement:
     """Judges the kernel of a request. Raises ConformError if it cannot be judged."""
+    if is_fork():
+        raise JudgedOnImport
     began = time.monotonic()
     with _lock:
         server = zygote()
@@ -154,12 +157,25 @@ class CannotJudge(ConformError):
         self.exit_code = refusal.exit_code
 
 
+class JudgedOnImport(ConformError):
+    """The error for a kernel's file that calls ``judge`` when it is imported."""
+
+    exit_code = 4
+
+    def __init__(self) -> None:
+        super().__init__(
+            "judge() was called by the import of the kernel's file in another process: call it only "
+            'in a function or below `if __name__ == "__main__":`'
+        )
+
+
 class _Rounds:
     """Runs the processes of one judgement in turn: the judge's process plans calls, the kernel's process makes them,
     and the judge's process compares the results or plans further calls."""
 
     def __init__(self, request: Request, folder: Path, server: Zygote) -> None:
         self.request, self.folder, self.server = request, folder, server
+        self.careful = False  # a call of the reference may have ended the judge's process
 
     def run(self) -> Judgement:
         kept = FindingsCache(self.request)
@@ -196,11 +212,26 @@ class _Rounds:
         return msgspec.structs.replace(found, faults=tuple(faults))
 
     def _judging(self, number: int) -> None:
-        given = [str(self.folder), str(number)]
-        target = "conformance.kernels.judging:main"
-        ended = self.server.run(target, given, self.folder / f"judging-{number}.txt", _is_slow)
-        if not ended.well:
+        """Runs the judge's process. If a call of the reference ends it, runs it once more, and from then on each call of the
+        reference is made in a fork of it first."""
+        ended = self._judging_process(number)
+        if not self._has_come_to_its_end(ended, number) and not self.careful:
+            self.careful = True
+            shutil.rmtree(self.folder / f"round-{number}", ignore_errors=True)
+            ended = self._judging_process(number)
+        if not self._has_come_to_its_end(ended, number):
             raise ConformError(f"the process that judges the kernel {ended}{_advice(ended)}")
+
+    def _judging_process(self, number: int) -> Ended:
+        given = [str(self.folder), str(number), *(["careful"] if self.careful else [])]
+        target = "conformance.kernels.judging:main"
+        return self.server.run(target, given, self.folder / f"judging-{number}.txt", _is_slow)
+
+    def _has_come_to_its_end(self, ended: Ended, number: int) -> bool:
+        """Returns True if the judge's process wrote a judgement, a refusal, or calls. A reference that exits with status 0
+        ends the process before."""
+        files = (VERDICT, REFUSAL, f"round-{number}/{MEMORY}")
+        return ended.well and any((self.folder / each).exists() for each in files)
 
     def _kernel(self, folder: Path) -> None:
         """Runs the kernel's process until all calls of a round are made. If a call ends the process or does not return,
@@ -231,10 +262,21 @@ class _Rounds:
             if (folder / LOADED).exists():  # no call can be made
                 return
             if step == 0:
+                self._check_device(folder)
                 write(folder / LOADED, Loaded(f"loading the kernel: the process {ended}"))
                 return
             self._note(folder, Answer(step - 1, ended=_how(ended, self.request.seconds)))
             first, endings, hangs = step, endings + 1, hangs + (ended.status is None)
+
+    def _check_device(self, folder: Path) -> None:
+        """Raises CannotJudge if the device cannot be used, for which the kernel's process ended before it loaded the
+        kernel. A process without the kernel finds out."""
+        (folder / REFUSAL).unlink(missing_ok=True)
+        (folder / REQUEST).write_bytes(msgspec.json.encode(self.request))
+        target = "conformance.kernels.kernel_process:check_device"
+        self.server.run(target, [str(folder)], folder / "device.txt", _is_slow)
+        if (folder / REFUSAL).exists():
+            raise CannotJudge(read(folder / REFUSAL, Refusal))
 
     def _note_extras(self, folder: Path, step: int, ended: Ended) -> None:
         """Records how the kernel's process ended, if it did not finish the work that follows the calls, such as opcheck

@@ -4,6 +4,7 @@ kernel's code never runs in this process."""
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -37,10 +38,11 @@ from conformance.kernels.exchange import Exchange, Given
 from conformance.kernels.judgement import CheckResult, Fault, Judgement, Speed, Verdict
 from conformance.kernels.observation import REFERENCE, SWITCHED_OFF
 from conformance.kernels.process_state import RANDOM_STATE
+from conformance.kernels.reference_calls import LeftOut, Trials
 from conformance.kernels.request import Request
-from conformance.kernels.subjects import KernelSubject, ReferenceSubject, base_of, samples_for
+from conformance.kernels.subjects import KernelSubject, base_of, samples_for
 from devices.cell import Outcome
-from devices.errors import ConformError
+from devices.errors import ConformError, suggestion
 from devices.failure import Failure, Kind
 from devices.registry import find
 from opinfo.device import Device, limit_threads
@@ -49,6 +51,8 @@ from opinfo.guarded import identity
 from opinfo.reference import ReferenceCache, StrideReference
 from opinfo.samples import Sample, probe
 from opinfo.subject import Subject
+
+_DOUBLE = frozenset({"float64", "complex128"})
 
 #: The part of a kernel's calls in which it must compute its results itself, at least.
 _OWN_WORK = 0.05
@@ -60,15 +64,16 @@ LOAD, OPCHECK, TIMED = "kernel.load", "kernel.opcheck", "kernel.timed_result"
 ANSWERS_GIVEN = "kernel.answers"
 
 
-def main(folder: str, number: str) -> None:
+def main(folder: str, number: str, careful: str = "") -> None:
     """Makes the checks of the request in a folder, with the kernel's answers from the rounds before ``number``. If the
     checks make calls that have no answer yet, writes these calls as round ``number``; otherwise writes the judgement.
-    If the request cannot be judged, writes the reason."""
+    If the request cannot be judged, writes the reason. If ``careful`` is not empty, each call of the reference is made in
+    a fork first, because a call ended this process before."""
     limit_threads()
     path = Path(folder)
     tempfile.tempdir = folder  # the supervisor removes it
     request = msgspec.json.decode((path / REQUEST).read_bytes(), type=Request)
-    judge = Judge(request, path, int(number))
+    judge = Judge(request, path, int(number), bool(careful))
     try:
         found = judge.run()
     except ConformError as error:
@@ -86,8 +91,10 @@ def round_folder(folder: Path, number: int) -> Path:
 class Judge:
     """Makes the checks of one kernel and collects its faults."""
 
-    def __init__(self, request: Request, folder: Path, number: int) -> None:
+    def __init__(self, request: Request, folder: Path, number: int, careful: bool = False) -> None:
         self.request, self.folder, self.number = request, folder, number
+        self.left_out = LeftOut(in_double=not _DOUBLE.isdisjoint(request.dtypes))
+        self.trials = Trials(self.left_out, request.seconds) if careful else None
         self.faults: list[Fault] = []
         self.results: list[CheckResult] = []
         self.notes: list[str] = []
@@ -109,7 +116,11 @@ class Judge:
         request = self.request
         if any(each.error for each in self.loaded[:1]) and not (self.rounds[0] / ANSWERS).exists():
             return self._not_loaded(self.loaded[0].error)
-        base = base_of(request)
+        check_dtypes(request.dtypes)
+        findings = self.folder / FINDINGS
+        if self.trials is not None:
+            self.trials.load(findings)
+        base = base_of(request, self.left_out, self.trials)
         descriptor = find(request.device, request.descriptor)
         exchange = Exchange(
             base.reference, descriptor.torch_type, bool(request.target), self.number >= ROUNDS
@@ -121,16 +132,16 @@ class Judge:
             exchange.marks.to_device,
             identity,
         )
-        findings = self.folder / FINDINGS
         samples = {dtype: samples_for(base, request, dtype, findings) for dtype in request.dtypes}
         records = [
             (dtype, record)
             for dtype, chosen in samples.items()
             for record in self._checked(base, exchange, device, dtype, chosen)
         ]
-        if isinstance(base, ReferenceSubject):
-            base.left_out.keep(findings)
-            self.notes += [base.left_out.note] if base.left_out.calls else []
+        self.left_out.keep(findings)
+        self.notes += self.left_out.notes
+        if self.trials is not None:
+            self.trials.save(findings)
         if exchange.planned:
             folder = round_folder(self.folder, self.number)
             folder.mkdir()
@@ -354,6 +365,24 @@ class Judge:
             self.calls,
             speed,
         )
+
+
+class UnknownDtype(ConformError):
+    """The error for a name that is none of torch's dtypes."""
+
+    exit_code = 4
+
+
+def check_dtypes(names: Sequence[str]) -> None:
+    """Raises UnknownDtype unless there are names, and all are names of dtypes."""
+    known = {name for name, value in vars(torch).items() if isinstance(value, torch.dtype)}
+    if not names:
+        raise UnknownDtype("expected at least one dtype, such as float32, found none")
+    for each in names:
+        if each not in known:
+            raise UnknownDtype(
+                f"'{each}': expected the name of a dtype of torch, such as float32{suggestion(each, known)}"
+            )
 
 
 def _share(count: int, made: int) -> str:

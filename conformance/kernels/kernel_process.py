@@ -29,12 +29,14 @@ from conformance.kernels.calls_file import (
     NOT_RUN,
     OPCHECKING,
     PROGRESS,
+    REFUSAL,
     REQUEST,
     TIMING,
     Answer,
     Loaded,
     Output,
     PlannedCall,
+    Refusal,
     View,
     arguments_text,
     packed,
@@ -62,6 +64,7 @@ from conformance.kernels.process_state import (
 )
 from conformance.kernels.request import Request
 from conformance.kernels.timing import median_times
+from devices.errors import ConformError
 from devices.registry import find
 from opinfo.compare import replace_tensors, tensors_of
 from opinfo.device import open_device
@@ -82,6 +85,16 @@ def main(folder: str, first: str) -> None:
     """Loads the kernel of the request in a folder, and makes its calls, beginning with number ``first``."""
     tempfile.tempdir = folder  # removed after the judgement
     Process(Path(folder)).run(int(first))
+
+
+def check_device(folder: str) -> None:
+    """Opens the device of the request in a folder, and writes the reason if it cannot be used. No kernel is loaded in this
+    process."""
+    request = msgspec.json.decode((Path(folder) / REQUEST).read_bytes(), type=Request)
+    try:
+        open_device(find(request.device, request.descriptor))
+    except ConformError as error:
+        write(Path(folder) / REFUSAL, Refusal(str(error), error.exit_code))
 
 
 class Process:

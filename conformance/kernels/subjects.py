@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 
 from conformance.checks.ops.script import public_name
 from conformance.kernels import forms
-from conformance.kernels.reference_memory import LeftOut
+from conformance.kernels.reference_calls import LeftOut, NoAnswer, Trials, refusal
 from conformance.kernels.request import Request
 from conformance.kernels.targets import OverloadSubject, overload_named, subject_named
-from devices.errors import ConformError
+from devices.errors import ConformError, in_a_line
 from opinfo.axes import further_samples, samples_of
 from opinfo.axes.acceptance_cache import Decisions
 from opinfo.catalog import dtype_name
@@ -56,11 +57,10 @@ class ReferenceSubject(Subject):
     own_families = frozenset({"values.conditioned"})
     runs_on_cpu = True
 
-    def __init__(self, request: Request) -> None:
+    def __init__(self, request: Request, left_out: LeftOut) -> None:
         assert request.reference is not None
-        self.request = request
-        self.left_out = LeftOut()
-        self.function = self.reference = self.left_out.bounded(forms.reference_of(request))
+        self.request, self.left_out = request, left_out
+        self.function = self.reference = left_out.bounded(forms.reference_of(request))
 
     @property
     def dtypes(self) -> frozenset[str]:
@@ -72,7 +72,7 @@ class ReferenceSubject(Subject):
                 f"{self.request.kernel.name}: expected samples for a kernel with a reference, found none: "
                 "define a function that yields (args, kwargs)"
             )
-        for given in forms.samples_of(self.request):
+        for given in self._given():
             args, kwargs = given if _is_pair(given) else (given, {})
             if not forms.keeps_dtypes(self.request):
                 args = tuple(_in_dtype(each, dtype) for each in args)
@@ -81,6 +81,31 @@ class ReferenceSubject(Subject):
             yield SimpleNamespace(
                 input=first, args=tuple(rest), kwargs=kwargs, output_process_fn_grad=None
             )
+
+    def _given(self) -> Iterator[Any]:
+        """Yields what the user's function yields. Raises NoSamples if it raises, or yields anything but arguments."""
+        source = self.request.samples
+        name = source.name if source is not None else "samples"
+        some = False
+        try:
+            for given in forms.samples_of(self.request):
+                some = True
+                args = given[0] if _is_pair(given) else given
+                if not isinstance(args, (tuple, list)) or not args:
+                    raise NoSamples(
+                        f"{name}: expected tuples of arguments, or pairs (args, kwargs), found {_kind_of(args)}"
+                    )
+                yield given
+        except ConformError:
+            raise
+        except Exception as error:  # the user's code may raise anything
+            raise NoSamples(f"{name} raised {in_a_line(error)}") from error
+        if not some:
+            raise NoSamples(f"{name}: expected at least one tuple of arguments, found none")
+
+
+def _kind_of(value: Any) -> str:
+    return "an empty tuple" if value in ((), []) else f"an object of type {type(value).__name__}"
 
 
 def _is_pair(given: Any) -> bool:
@@ -161,6 +186,10 @@ class KernelSubject(Subject):
             return forms.script_source(self.request)
         if self.request.reference is not None and function is self.reference:
             return forms.reference_source(self.request)
+        if function is self.reference:  # it makes each call in a fork first
+            function = inspect.unwrap(function)
+            name = public_name(function)
+            return self.base.source_of(function) if name is None else (name, ())
         return self.base.source_of(function)
 
 
@@ -171,12 +200,21 @@ def _sees_conjugates(base: Subject) -> bool:
     return bool(names) and all(has_kernel(name, "Conjugate") for name in names)
 
 
-def base_of(request: Request) -> Subject:
-    """Returns the op or function that a kernel replaces. Raises ConformError if torch does not have it."""
+def base_of(
+    request: Request, left_out: LeftOut | None = None, trials: Trials | None = None
+) -> Subject:
+    """Returns the op or function that a kernel replaces. Calls that its reference cannot answer are added to ``left_out``;
+    with ``trials``, each call is made in a fork first. Raises ConformError if torch does not have the op."""
+    base: Subject
     if not request.target:
-        return ReferenceSubject(request)
-    overload = overload_named(request.target)
-    return subject_named(request.target) if overload is None else OverloadSubject(overload)
+        base = ReferenceSubject(request, LeftOut() if left_out is None else left_out)
+    else:
+        overload = overload_named(request.target)
+        base = subject_named(request.target) if overload is None else OverloadSubject(overload)
+    if trials is not None:
+        for each in (base, *getattr(base, "sources", ())):
+            each.reference = trials.tried(each.reference)
+    return base
 
 
 def samples_for(
@@ -195,7 +233,9 @@ def samples_for(
         found = [replace(each, layouts=("contiguous",)) for each in found]
     found = [_thinned(each) for each in choose(found, _MOST)]
     if not found:
-        raise NoSamples(f"{base.id}: the reference accepts no sample in {dtype}")
+        left_out = base.left_out.notes if isinstance(base, ReferenceSubject) else []
+        why = "; ".join([f"the reference accepts no sample in {dtype}", *left_out])
+        raise NoSamples(f"{base.id}: {why}")
     further = _further(base, request, dtype, found, decisions("further"))
     return [*found, *further, *_reordered(base, found)]
 
@@ -294,7 +334,17 @@ def _usable(base: Subject, sample: Sample) -> bool:
         )
     except NotEncodable:
         return False
-    return value_answer(base.reference, sample.call.on, tensors, mutates=True).raises is None
+    raised = value_answer(base.reference, sample.call.on, tensors, mutates=True).raises
+    # The judge's own samples, of the axes and in another order, include many that a reference refuses.
+    is_of_user = not sample.axis and sample.origin is None
+    if is_of_user and isinstance(base, ReferenceSubject) and _is_refusal(raised):
+        base.left_out.add(sample.call.args, sample.call.kwargs, *refusal(raised))
+    return raised is None
+
+
+def _is_refusal(raised: BaseException | None) -> TypeGuard[BaseException]:
+    """Returns True if a reference raised an exception of its own, and not the one of a call that was left out already."""
+    return raised is not None and not isinstance(raised, NoAnswer)
 
 
 def _thinned(sample: Sample) -> Sample:

@@ -43,7 +43,7 @@ def overload_named(target: str) -> Any:
     names = [] if packet is None else packet.overloads()
     wanted = overload or ("default" if "default" in names else next(iter(names), ""))
     if wanted not in names:
-        near = suggestion(f"{space}::{name}", op_names(space))
+        near = suggestion(f"{space}::{name}", op_names(space) or op_names("aten"))
         known = f"; its overloads are {', '.join(names)}" if names else near
         raise UnknownTarget(f"'{target}': torch has no such op{known}")
     return getattr(packet, wanted)
@@ -62,7 +62,8 @@ def subject_named(target: str) -> Subject:
     subjects = DATABASE.subjects()
     found = subjects.get(target) or subjects.get(f"nn.functional.{target}")
     if found is None:
-        near = suggestion(target, subjects)
+        short = (each.removeprefix("nn.functional.") for each in subjects)
+        near = suggestion(target, {*subjects, *short})
         raise UnknownTarget(
             f"'{target}': expected an aten op such as aten::softmax.int, or the id of an op in "
             f"torch's op database{near}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import atexit
 import ctypes
+import gc
 import importlib
 import json
 import os
@@ -18,6 +19,7 @@ import threading
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from typing import IO, Any
 
@@ -121,6 +123,12 @@ class Zygote:
 
 _lock = threading.Lock()
 _running: Zygote | None = None
+_is_fork = False
+
+
+def is_fork() -> bool:
+    """Returns True in the forks of a zygote, in which kernels are loaded and results are compared."""
+    return _is_fork
 
 
 def zygote() -> Zygote:
@@ -149,11 +157,15 @@ def serve() -> None:
     """Reads orders (a function with its arguments) from stdin, one per line, and runs each in a fork of this process,
     until stdin is closed. Then removes the folder of the judgements."""
     from conformance.kernels import judging, kernel_process  # noqa: F401  (for the copies)
+    from devices.registry import installed
     from opinfo.database import DATABASE
     from opinfo.device import limit_threads
 
     limit_threads()
     DATABASE.subjects()
+    installed()
+    gc.collect()
+    gc.freeze()  # a collection in a fork would copy all pages of these objects
     libc = ctypes.CDLL(None)
     libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)  # to kill what a kernel's process leaves
     wakes, wake = os.pipe()
@@ -172,12 +184,26 @@ def serve() -> None:
             if not pid:
                 _become(order, (out, wakes, wake, orders.fileno()))
             os.write(out, b'{"pid": %d}\n' % pid)
+            _read_definitions()
             if not _waits(pid, orders.fileno(), wakes, out):
                 return
     finally:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the process ends already
         _kill_children()
         shutil.rmtree(folder, ignore_errors=True)
+
+
+@cache
+def _read_definitions() -> None:
+    """Reads the definitions that the repro script of almost every fault contains, so that no later fork has to. The first
+    fork runs in the meantime."""
+    from conformance.checks.ops.evidence import called_and_written_to
+    from conformance.checks.ops.roundings import allowance, exact_answer
+    from conformance.checks.repro.bundle import Bundle
+    from conformance.suites.layout.reads import judge_inputs, judge_strides, judge_values
+
+    judges = [judge_values, judge_strides, judge_inputs]
+    Bundle().take([called_and_written_to, allowance, exact_answer, *judges])
 
 
 def _waits(pid: int, orders: int, wakes: int, out: int) -> bool:
@@ -212,7 +238,8 @@ def _kill_children() -> None:
 def _become(order: dict[str, Any], inherited: tuple[int, ...]) -> None:
     """Runs the function that an order names in this fork, and ends the fork. ``inherited`` are file descriptors to
     close first."""
-    status = 1
+    global _is_fork
+    status, _is_fork = 1, True
     try:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         os.setsid()

@@ -20,7 +20,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from conformance.plan.options import Request, matching
+from conformance.plan.options import REPLAY, Request, matching
 from conformance.suites import suite_of
 from conformance.version import VERSION
 from devices import autoload, registry
@@ -301,6 +301,8 @@ def select(plan: Plan, request: Request, clauses: frozenset[str] | None) -> list
     if clauses is not None:
         selected = [c for c in selected if c.clause in clauses]
     if not selected:
+        if not plan.cells and plan.spec.name == REPLAY:
+            raise NothingSelected("nothing selected: the recording has no call that can be judged")
         chosen = ", ".join(f"{k} {v}" for k, v in request.selection.items()) or "the whole plan"
         raise NothingSelected(
             f"nothing selected: {chosen} matches no cell of plan {plan.spec.name!r}"

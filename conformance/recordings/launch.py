@@ -13,7 +13,7 @@ import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, TracebackType
 from typing import Any
 
 
@@ -60,6 +60,8 @@ def run_to_end(
             raise
         except BaseException as error:
             ended = in_a_line(error)
+            if sys.excepthook is sys.__excepthook__:
+                sys.excepthook = _as_without_launcher
             raise
         finally:
             end(ended)
@@ -92,6 +94,19 @@ def _before_early_ends(end: Callable[[str], None]) -> Iterator[None]:
         yield
     finally:
         os._exit = original
+
+
+def _as_without_launcher(
+    kind: type[BaseException], error: BaseException, frames: TracebackType | None
+) -> None:
+    """Prints an exception as Python does that runs the program itself: without the frames that lead to the program."""
+    last, each = None, frames
+    while each is not None:
+        if each.tb_frame.f_code.co_filename in (__file__, runpy.__file__, "<frozen runpy>"):
+            last = each
+        each = each.tb_next
+    shown = frames if last is None else last.tb_next
+    sys.__excepthook__(kind, error.with_traceback(shown), shown)
 
 
 def _exit_text(code: Any) -> str:

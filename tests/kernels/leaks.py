@@ -1,7 +1,7 @@
 """Judges many random wrong kernels, and measures what the judgements leave behind in the calling process: file
-descriptors, processes, threads, temporary files, modules, and settings.
+descriptors, processes, threads, temporary files, modules, settings, and memory.
 
-    python -m tests.kernels.leaks --count 200 --seed 1
+    python -m tests.kernels.leaks --count 200 --seed 1 --seconds 3600
 """
 
 from __future__ import annotations
@@ -10,12 +10,14 @@ import argparse
 import gc
 import importlib.util
 import json
+import math
 import os
 import random
 import sys
 import tempfile
 import threading
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +72,9 @@ _RESULTS = (
     "None",
     "[x * 2 + 1]",
 )
+#: The number of kernels between two looks at the memory, and the most kB by which the memory of this process may grow:
+#: eight for each of a thousand judgements.
+_OFTEN, _GROWTH = 100, 8_000
 #: How a kernel ends instead of returning, in some of the calls.
 _ENDS = ("os._exit(0)", "os.abort()", "raise RuntimeError('no')", "raise SystemExit(3)")
 
@@ -109,10 +114,43 @@ def state() -> dict[str, Any]:
     }
 
 
-def measure(count: int, seed: int) -> tuple[dict[str, Any], dict[str, Any], list[str]]:
-    """Judges ``count`` random wrong kernels after a first one. Returns the states before and after, and the names of the
-    kernels that were not judged wrong. The temporary files are those of a folder of its own, for which a new zygote is
-    started."""
+def memory() -> dict[str, int]:
+    """Returns the resident memory of this process and of the zygote, in kB, and the number of Python objects here."""
+    gc.collect()
+    processes = {"this process": os.getpid(), "the zygote": zygote().process.pid}
+    found = {name: _resident(pid) for name, pid in processes.items()}
+    return {**found, "objects": len(gc.get_objects())}
+
+
+def _resident(pid: int) -> int:
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    (line,) = [each for each in lines if each.startswith("VmRSS:")]
+    return int(line.split()[1])
+
+
+@dataclass
+class Measured:
+    """What the judgements left behind: ``before`` and ``after`` are states, ``memory`` has the memory after every hundredth
+    kernel, with the number of kernels. ``accepted`` are the names of the kernels that were not judged wrong."""
+
+    count: int
+    before: dict[str, Any]
+    after: dict[str, Any]
+    memory: dict[int, dict[str, int]]
+    accepted: list[str]
+
+    @property
+    def changed(self) -> dict[str, Any]:
+        return {
+            n: [self.before[n], self.after[n]]
+            for n in self.before
+            if self.before[n] != self.after[n]
+        }
+
+
+def measure(count: int, seed: int, seconds: float = math.inf) -> Measured:
+    """Judges ``count`` random wrong kernels after a first one, or as many as can be begun in ``seconds``. The temporary
+    files are those of a folder of its own, for which a new zygote is started."""
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
         own = Path(folder) / "temporary"
         own.mkdir()
@@ -131,12 +169,18 @@ def measure(count: int, seed: int) -> tuple[dict[str, Any], dict[str, Any], list
             given = {"reference": module.reference, "samples": module.samples}
             settings = {"layouts": False, "shapes": False, "guard_pages": False, "seconds": 5.0}
             judge(module.kernel_0, **given, **settings)
-            before, accepted = state(), []
-            for number in range(1, count + 1):
+            before, kept, accepted = state(), {0: memory()}, list[str]()
+            end, number = time.monotonic() + seconds, 0
+            while number < count and time.monotonic() < end:
+                number += 1
                 found = judge(getattr(module, f"kernel_{number}"), **given, **settings)
                 if found.verdict is not Verdict.WRONG:
                     accepted.append(f"kernel_{number}")
-            return before, state(), accepted
+                if number % _OFTEN == 0:
+                    kept[number] = memory()
+                    print(number, kept[number], file=sys.stderr, flush=True)
+            kept[number] = memory()
+            return Measured(number, before, state(), kept, accepted)
         finally:
             close()
             sys.path.remove(folder)
@@ -147,13 +191,15 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--count", type=int, default=200)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--seconds", type=float, default=math.inf)
     given = parser.parse_args()
     began = time.monotonic()
-    before, after, accepted = measure(given.count, given.seed)
-    changed = {n: [before[n], after[n]] for n in before if before[n] != after[n]}
-    found = {"kernels": given.count, "not judged wrong": accepted, "changed": changed}
-    print(json.dumps({**found, "seconds": round(time.monotonic() - began)}, indent=1))
-    return 1 if changed or accepted else 0
+    found = measure(given.count, given.seed, given.seconds)
+    said = {"kernels": found.count, "not judged wrong": found.accepted, "changed": found.changed}
+    said |= {"state": {n: v for n, v in found.after.items() if isinstance(v, int)}}
+    print(json.dumps({**said, "memory": found.memory, "seconds": round(time.monotonic() - began)}))
+    grown = found.memory[found.count]["this process"] - found.memory[0]["this process"]
+    return 1 if found.changed or found.accepted or grown > _GROWTH else 0
 
 
 if __name__ == "__main__":

@@ -6,11 +6,13 @@ import json
 import os
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from conformance.recordings import launch
 from devices.errors import ConformError
 from tests.recordings.running import ROOT, conform
 
@@ -149,6 +151,27 @@ def test_a_recording_is_written_however_the_program_ends(
     assert done.returncode == code, done.stderr
     text = (tmp_path / "ends.jsonl").read_text()
     assert '"aten.cos.default"' in text and '"aten.sin.default"' not in text
+    assert "launch.py" not in done.stderr
+
+
+def test_the_traceback_of_a_program_begins_with_its_own_frames(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    program = tmp_path / "program.py"
+    program.write_text("def fail():\n    raise ValueError('no')\n\n\nfail()\n", encoding="utf-8")
+    monkeypatch.setattr(sys, "argv", [*sys.argv])
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setattr(sys, "excepthook", sys.__excepthook__)
+    monkeypatch.setitem(sys.modules, "__main__", sys.modules["__main__"])
+    with pytest.raises(ValueError, match="no") as raised:
+        launch.run_to_end([str(program)], nullcontext(), lambda ended: None)
+    sys.excepthook(raised.type, raised.value, raised.tb)
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[:2] == [
+        "Traceback (most recent call last):",
+        f'  File "{program}", line 5, in <module>',
+    ]
+    assert lines[-1] == "ValueError: no"
 
 
 @pytest.mark.slow

@@ -17,7 +17,7 @@ class Unreadable(ConformError):
 def tree_of(path: Path) -> ast.Module:
     """Returns the syntax tree of a file. Raises Unreadable if the file is not valid Python."""
     try:
-        return ast.parse(path.read_text(encoding="utf-8"))
+        return ast.parse(path.read_text(encoding="utf-8"), path.name)
     except (OSError, SyntaxError, ValueError) as error:
         raise Unreadable(f"{path}: expected a Python file: {error}") from None
 

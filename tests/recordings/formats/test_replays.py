@@ -75,7 +75,9 @@ def test_a_replay_of_each_format_notices_a_fault(name: str, tmp_path: Path) -> N
     assert "recorded calls: " in done.stdout and "Traceback" not in done.stdout + done.stderr
     assert "ranges of the elements unknown" in done.stdout or "unknown which" in done.stdout
     calls = json.loads((tmp_path / "found" / "calls.json").read_text())["calls"]
-    assert {each["outcome"] for each in calls} <= {"right", "not judged"}
+    # Random numbers, of which only dtypes and strides are judged, are in the two programs that make their own input.
+    by_value = [each for each in calls if each["op"] != "aten.randn.default"]
+    assert {each["outcome"] for each in by_value} <= {"right", "not judged"}
     faulty = conform(*arguments, *only, folder=tmp_path, SIMULATED_FAULTS=FAULT)
     assert faulty.returncode == 1, faulty.stdout + faulty.stderr
     assert "\nwrong: " in faulty.stdout
