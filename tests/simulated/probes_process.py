@@ -196,3 +196,40 @@ def allocator_can_be_changed() -> bool:
 @probe("allocator.pluggable_changed_after_use")
 def _() -> bool:
     return child_says(allocator_can_be_changed)
+
+
+def told() -> list[tuple[int, int]]:
+    """The device and the stream that a user's function is told for blocks on index 1 and on a stream."""
+    memory, seen = torch.simulated.memory, []
+
+    def take(size: int, device: int, stream: int) -> int:
+        seen.append((device, stream))
+        return int(memory.driver_alloc(size, device))
+
+    def give(address: int, size: int, device: int, stream: int) -> None:
+        memory.driver_free(address, size)
+
+    memory.change_current_allocator(memory.PluggableAllocator(take, give))
+    kept = [torch.empty(10, device="simulated:1")]
+    with torch.Stream("simulated:0"):
+        kept.append(torch.empty(10, device="simulated:0"))
+    assert len(kept) == 2
+    return seen
+
+
+def told_index_0() -> bool:
+    return told()[0][0] == 0
+
+
+def told_no_stream() -> bool:
+    return told()[1][1] == 0
+
+
+@probe("allocator.pluggable_told_index_0")
+def _() -> bool:
+    return child_says(told_index_0)
+
+
+@probe("allocator.pluggable_told_no_stream")
+def _() -> bool:
+    return child_says(told_no_stream)

@@ -327,6 +327,14 @@ def _() -> bool:
     return first.elapsed_time(second) > 10_000  # milliseconds
 
 
+@probe("events.elapsed_has_offset")
+def _() -> bool:
+    event = torch.Event("simulated:0", enable_timing=True)
+    event.record(new_stream())
+    event.synchronize()
+    return event.elapsed_time(event) != 0
+
+
 @probe("events.elapsed_in_seconds")
 def _() -> bool:
     stream = new_stream()
@@ -399,6 +407,25 @@ def _() -> bool:
         early = returned.wait(0.2)
     thread.join()
     return early
+
+
+@probe("events.ipc_recorded_on_index_0")
+def _() -> bool:
+    event, stream = torch.simulated.Event(interprocess=True), new_stream(1)
+    with held(stream):
+        event.record(stream)
+        return until(event.query)
+
+
+@probe("streams.priority_lost_elsewhere")
+def _() -> bool:
+    return torch.simulated.Stream("simulated:1", priority=-1).priority != -1
+
+
+@probe("streams.external_of_index_0")
+def _() -> bool:
+    owner = new_stream(1)
+    return raises(lambda: torch.simulated.ExternalStream(owner.native_handle, 1))
 
 
 @probe("streams.gradient_not_recorded")

@@ -329,18 +329,35 @@ def refused(context: CaseContext, text: str, named: str | None) -> None:
     )
 
 
+#: Numbers of divisions, requested sizes, and the bytes that are allocated for them. The sizes lie behind a step between two
+#: powers of two, and exactly on one, where nothing is rounded.
+_ROUNDED = (
+    *(
+        (1, 64 * KIB + 512, 64 * KIB + 512),
+        (2, 64 * KIB + 512, 96 * KIB),
+        (4, 64 * KIB + 512, 80 * KIB),
+    ),
+    *(
+        (1, 80 * KIB, 80 * KIB),
+        (2, 96 * KIB, 96 * KIB),
+        (4, 80 * KIB, 80 * KIB),
+        (4, 80 * KIB + 1, 96 * KIB),
+    ),
+    *((4, 128 * KIB, 128 * KIB), (4, 112 * KIB + 1, 128 * KIB)),
+)
+
+
 @cases("allocator.settings", requires={"allocator_statistics"})
 def rounding(context: CaseContext) -> None:
     """If the descriptor declares the setting roundup_power2_divisions, requests are rounded up as documented for each
-    value of the setting. If the descriptor does not declare it, changing the setting raises an error or gives a
+    value of the setting, and those that lie on a step are not. If the descriptor does not declare it, changing the setting raises an error or gives a
     warning."""
-    size, steps = 64 * KIB + 512, {"1": 64 * KIB + 512, "2": 96 * KIB, "4": 80 * KIB}
     change = context.own("allocator_settings")
     if "roundup_power2_divisions" not in context.descriptor.settings:
         _check_refused_setting(context, "roundup_power2_divisions:4")
         return
     try:
-        for divisions, expected in steps.items():
+        for divisions, size, expected in _ROUNDED:
             change(f"roundup_power2_divisions:{divisions}")
             before = context.counters().allocated
             block = context.bytes_of(size)
@@ -407,8 +424,15 @@ def no_split(context: CaseContext) -> None:
             1,
             f"{name} does not count a block that is larger than max_split_size_mb",
         )
+        context.must(len(blocks) == 2, "the blocks were not allocated")
         blocks.clear()
         fresh(context)
+        torch.accelerator.memory.reset_peak_memory_stats(context.at(0))
+        torch.accelerator.memory.reset_accumulated_memory_stats(context.at(0))
+        now = context.counters()
+        found = [now.get(f"{statistic}.{metric}") for metric in ("peak", "allocated", "freed")]
+        text = f"resetting the statistics left a peak of {statistic} above its current value, or a total above zero"
+        context.same(found, [now.get(name), 0, 0], text)
         context.same(
             context.counters().get(name),
             before,

@@ -164,7 +164,8 @@ def overlapping(context: CaseContext, deleted: int) -> None:
 
 @cases("graphs.devices")
 def empty_capture(context: CaseContext) -> None:
-    """Capturing no work gives a warning, and the empty graph can be replayed."""
+    """Capturing no work gives a warning, and the empty graph can be replayed. Capturing work gives no such warning."""
+    x = there(context, counting(4))
     always = torch.is_warn_always_enabled()
     torch.set_warn_always(True)
     try:
@@ -172,9 +173,15 @@ def empty_capture(context: CaseContext) -> None:
             warnings.simplefilter("always")
             with captured(context) as graph:
                 pass
+        with warnings.catch_warnings(record=True) as others:
+            warnings.simplefilter("always")
+            with captured(context):
+                x.add_(1)
     finally:
         torch.set_warn_always(always)
     context.check(given, "an empty capture gave no warning")
+    said = [str(each.message) for each in others if "empty" in str(each.message).lower()]
+    context.same(said, [], "a capture of work gave a warning that it is empty")
     replay(context, graph)
     context.check(True, "an empty graph could not be replayed")
 
@@ -470,14 +477,14 @@ def alone(context: CaseContext, mode: str) -> None:
     context.equal(y, counting(4) * 5, "the replay gave a wrong result")
 
 
-@cases("graphs.lifecycle", over={"kept": (False,), "kept_and_instantiated": (True,)})
-def keep_graph(context: CaseContext, ask: bool) -> None:
-    """A graph made with keep_graph=True gives the right results, whether it is instantiated by instantiate() or
-    by its first replay."""
+@cases("graphs.lifecycle", over={"kept": (0,), "kept_and_instantiated": (1,), "kept_and_instantiated_twice": (2,)})  # fmt: skip
+def keep_graph(context: CaseContext, times: int) -> None:
+    """A graph made with keep_graph=True gives the right results, whether it is instantiated by instantiate(), once or
+    twice, or by its first replay."""
     x = there(context, counting(4))
     with captured(context, graph=new_graph(context, keep_graph=True)) as graph:
         x.add_(1)
-    if ask:
+    for _ in range(times):
         graph.instantiate()
     replay(context, graph, times=2)
     context.equal(x, counting(4) + 2, "two replays left wrong values")
@@ -498,11 +505,11 @@ def reset(context: CaseContext) -> None:
     context.equal(x, counting(4), "replay() after reset() changed a tensor")
 
 
-@cases("graphs.lifecycle")
-def captured_again(context: CaseContext) -> None:
-    """A graph is reset and captures other work. Its replays run only the new work."""
+@cases("graphs.lifecycle", over={"captured_again": (False,), "kept_captured_again": (True,)})
+def captured_again(context: CaseContext, keep: bool) -> None:
+    """A graph, made with keep_graph=True or without, is reset and captures other work. Its replays run only the new work."""
     x = there(context, counting(4))
-    with captured(context) as graph:
+    with captured(context, graph=new_graph(context, keep_graph=keep)) as graph:
         x.add_(1)
     replay(context, graph)
     graph.reset()

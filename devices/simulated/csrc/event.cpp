@@ -138,6 +138,9 @@ double elapsed(void* start, void* end) {
     return 1;
   }
   const bool in_ticks = first->device != 0 && on(Fault::events_elapsed_in_ticks_elsewhere);
+  if (on(Fault::events_elapsed_has_offset)) {
+    return 0.5 + std::chrono::duration<double, std::milli>(to->when() - from->when()).count();
+  }
   const double unit = on(Fault::events_elapsed_in_seconds) ? 1e-3 : in_ticks ? 1e3 : 1;
   return unit * std::chrono::duration<double, std::milli>(to->when() - from->when()).count();
 }
