@@ -658,7 +658,7 @@ def _() -> bool:
     return _snapshot_differs("inactive_split")
 
 
-@probe("allocator.segments_counted_twice")
+@probe("allocator.segment_count_kept")
 def _() -> bool:
     return _snapshot_differs("segment")
 

@@ -93,9 +93,11 @@ void DeviceMemory::free(Block* block) {
   for (Queue* other : block->used_on) {
     auto mark = std::make_shared<Mark>();
     if (const auto capture = other->capture()) {
-      if (!on(Fault::graphs_marked_block_lost)) {
-        mark = capture->over();  // nothing of what is recorded there has run
+      if (on(Fault::graphs_marked_block_lost)) {
+        ++block->pending;  // forever
+        continue;
       }
+      mark = capture->over();  // nothing of what is recorded there has run
     } else {
       other->mark(mark);
     }

@@ -49,14 +49,12 @@ void DeviceMemory::count(c10::CachingAllocator::StatArray& stat, const Pool& poo
   }
   if ((on(Fault::allocator_forget_free) && of_allocated && change < 0) ||
       (on(Fault::allocator_inactive_split_kept) && &stat == &stats_.inactive_split && change < 0) ||
+      (on(Fault::allocator_segment_count_kept) && &stat == &stats_.segment && change < 0) ||
       (on(Fault::allocator_active_below_allocated) && &stat == &stats_.active_bytes)) {
     return;
   }
   if (on(Fault::allocator_count_too_little) && of_allocated) {
     change /= 2;
-  }
-  if (on(Fault::allocator_segments_counted_twice) && &stat == &stats_.segment) {
-    change *= 2;
   }
   const bool as_small = pool.small || (on(Fault::allocator_large_counted_as_small) && !private_id(pool.owner));
   for (StatType type : {StatType::AGGREGATE, as_small ? StatType::SMALL_POOL : StatType::LARGE_POOL}) {
