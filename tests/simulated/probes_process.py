@@ -97,6 +97,11 @@ def _() -> bool:
     return child_says(used_after_a_fork)
 
 
+@probe("device.fork_loses_work")
+def _() -> bool:
+    return child_says(used_after_a_fork)
+
+
 @probe("device.fork_hangs")
 def _() -> bool:
     return child(used_after_a_fork, seconds=PATIENCE) == HANGS

@@ -409,6 +409,17 @@ def _() -> bool:
     return early
 
 
+@probe("events.made_anew_by_each_record")
+def _() -> bool:
+    event, stream = torch.Event("simulated:0"), new_stream()
+    event.record(stream)
+    other, before = torch.Event("simulated:0"), event.event_id
+    other.record(stream)
+    event.record(stream)
+    event.synchronize()
+    return event.event_id != before
+
+
 @probe("events.ipc_recorded_on_index_0")
 def _() -> bool:
     event, stream = torch.simulated.Event(interprocess=True), new_stream(1)

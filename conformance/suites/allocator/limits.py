@@ -373,6 +373,10 @@ def rounding(context: CaseContext) -> None:
         change("roundup_power2_divisions:1")
 
 
+#: The statistics of blocks and segments above max_split_size_mb.
+_OVERSIZE = ("oversize_allocations", "oversize_segments")
+
+
 @cases("allocator.settings", requires={"allocator_statistics"}, own_process=True, slow=True)
 def no_split(context: CaseContext) -> None:
     """If the descriptor declares the setting max_split_size_mb, freed blocks above that size are not split for small
@@ -397,6 +401,15 @@ def no_split(context: CaseContext) -> None:
         rise() == 0,
         "with the default settings, a small block was not cut from the freed large block",
     )
+    block = context.bytes_of(40 * MIB)
+    for statistic in _OVERSIZE:
+        if (
+            has_statistics(context, statistic, "max_split_size")
+            and context.counters()["max_split_size"] == -1
+        ):
+            text = f"{statistic} counts a block although max_split_size_mb is not set"
+            context.same(context.counters().get(f"{statistic}.allocated"), 0, text)
+    del block
     change("max_split_size_mb:21")
     context.check(
         rise() > 0,
@@ -412,7 +425,7 @@ def no_split(context: CaseContext) -> None:
         0,
         "a freed block that is larger than max_split_size_mb did not serve a request of its own size (the growth of `reserved` in bytes)",
     )
-    for statistic in ("oversize_allocations", "oversize_segments"):
+    for statistic in _OVERSIZE:
         if not has_statistics(context, statistic):
             continue
         name = f"{statistic}.current"

@@ -343,6 +343,21 @@ def distinct(context: CaseContext) -> None:
 
 
 @cases("events.identity")
+def same_after_each_record(context: CaseContext) -> None:
+    """An event has the same event_id after each of its records, on one stream or on two."""
+    for kind in _kinds(context):
+        event, streams = kind.event(), two(context, make=kind.stream)
+        ids = []
+        for stream in (streams[0], streams[0], streams[1]):
+            event.record(stream)
+            event.synchronize()
+            ids.append(event.event_id)
+        context.same(
+            ids, [ids[0]] * 3, "the event_id of an event changed when it was recorded again"
+        )
+
+
+@cases("events.identity")
 def index_is_set_by_the_record(context: CaseContext) -> None:
     """The device of an event has no index before the first record of the event. After the first record it has
     the index of the stream."""
@@ -474,7 +489,7 @@ def works_in_its_process(context: CaseContext, index: int) -> None:
 def latest_record_of_several_streams(context: CaseContext) -> None:
     """An interprocess event is recorded on a busy stream and then on an idle one. Only the latest record counts: query() is
     True and synchronize() returns while the first stream is still busy, and query() stays True when that stream has
-    finished."""
+    finished. synchronize() waits for a record on a busy stream."""
     first, second = two(context, make=_own(context).stream)
     event, tensor = context.own("event")(interprocess=True), filled(context, 1)
     with context.hold(first) as hold:
@@ -487,8 +502,12 @@ def latest_record_of_several_streams(context: CaseContext) -> None:
         hold.call(event.synchronize)
     leaves(context, first, tensor, 1, "a record changed a tensor")
     context.check(event.query(), "query() became False when an earlier record was reached")
-    event.record(first)
-    event.synchronize()
+    with context.hold(first) as hold:
+        event.record(first)
+        text = (
+            "synchronize() of an interprocess event returned before its latest record had completed"
+        )
+        hold.keeps_waiting(event.synchronize, text)
     context.check(event.query(), "query() is False after synchronize() of an interprocess event")
 
 

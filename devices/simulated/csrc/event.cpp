@@ -44,6 +44,9 @@ MarkPtr mark_of(void* event) {
 }  // namespace
 
 void record_event(void** event, Queue& queue, int device, bool timed) {
+  if (on(Fault::events_made_anew_by_each_record) && *event != nullptr) {
+    *event = nullptr;  // not freed, as the new one must not get its address
+  }
   if (*event == nullptr) {
     const int index = device == -1 ? queue.device() : device;
     *event = on(Fault::events_event_id_repeats) ? event_of_all(index) : new Event{index, timed, {}, nullptr};
