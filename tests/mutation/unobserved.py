@@ -42,7 +42,7 @@ UNOBSERVED: Final = (
     Lines("event.cpp", r"recorded_on = ", _FAULTS),
     Lines("event_ipc.cpp", r"early\(\)", _FAULTS),
     Lines("graph.cpp", r"void forget_exception\(", _FAULTS, body=True),
-    Lines("graph.cpp", r"nested_|forget\(\);|stop_emptying\(\)", _FAULTS),
+    Lines("graph.cpp", r"nested_|forget\(\);|stop_emptying\(\)|refuse_to_draw\(", _FAULTS),
     Lines("generator.cpp", r"refuses_to_draw = |refuse_to_draw\(", _FAULTS),
     Lines("copy.cpp", r"Queue& unseen_queue\(", _FAULTS, body=True),
     Lines("copy.cpp", r"if \(spoilt\)|target\.zero_\(\)|sleep_for|if \(forgets_conjugate\)|_set_conj\(false\)", _FAULTS),

@@ -162,6 +162,28 @@ def overlapping(context: CaseContext, deleted: int) -> None:
         context.equal(each, torch.zeros(_LONG), text)
 
 
+@cases("graphs.nesting", requires={"streams", "graph_pools"})
+def overlapping_in_one_pool(context: CaseContext) -> None:
+    """While a capture is under way, a second one begins on another stream in the same memory pool. It may raise RuntimeError.
+    Afterwards neither stream is capturing, and both can capture."""
+    x, streams = there(context, counting(4)), context.streams()
+    with captured(context, streams[0]) as first:
+        x.add_(1)
+    graphs = [new_graph(context, pool=first.pool()) for _ in streams]
+    with suppress(RuntimeError):
+        for stream, graph in zip(streams, graphs):
+            with stream:
+                graph.capture_begin()
+    for stream, graph in zip(streams, graphs):
+        with suppress(RuntimeError), stream:
+            graph.capture_end()
+    found = [context.is_capturing(stream) for stream in streams]
+    text = "is_capturing() of a stream is True after two captures in one memory pool have ended"
+    context.same(found, [False, False], text)
+    for stream in streams:
+        works(context, stream, "a stream could not capture after two captures in one memory pool")
+
+
 @cases("graphs.devices")
 def empty_capture(context: CaseContext) -> None:
     """Capturing no work gives a warning, and the empty graph can be replayed. Capturing work gives no such warning."""

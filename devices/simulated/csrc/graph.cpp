@@ -81,7 +81,9 @@ class SimulatedGraph final : public at::GraphImplInterface {
     try {
       device_memory(queue.device()).begin_pool(id, wanted);
     } catch (...) {
-      capture->abandon();
+      if (!on(Fault::graphs_refused_capture_goes_on)) {
+        capture->abandon();
+      }
       throw;
     }
     device_ = queue.device();
