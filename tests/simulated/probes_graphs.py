@@ -252,20 +252,6 @@ def _() -> bool:
     return torch.simulated.memory_reserved() != before
 
 
-@probe("graphs.refused_capture_goes_on")
-def _() -> bool:
-    x, streams = settled(lambda: ones(2)), (new_stream(), new_stream())
-    first, second = Graph(pool=(0, 9001)), Graph(pool=(0, 9001))
-    with streams[0]:
-        first.capture_begin()
-        x.add_(1)
-    with streams[1], contextlib.suppress(RuntimeError):
-        second.capture_begin()
-    with streams[0]:
-        first.capture_end()
-    return bool(streams[1].is_capturing())
-
-
 @probe("graphs.marked_block_lost")
 def _() -> bool:
     torch.simulated.empty_cache()

@@ -238,3 +238,24 @@ def _() -> bool:
 @probe("allocator.pluggable_told_no_stream")
 def _() -> bool:
     return child_says(told_no_stream)
+
+
+def refused_capture_goes_on() -> bool:
+    """Whether a stream captures after the pool of another capture was refused to it."""
+    x = ones(2)
+    torch.simulated.synchronize()
+    streams = [torch.Stream("simulated:0") for _ in range(2)]
+    first, second = (torch.accelerator.Graph(pool=(0, 9001)) for _ in range(2))
+    with streams[0]:
+        first.capture_begin()
+        x.add_(1)
+    with streams[1]:
+        refused = raises(second.capture_begin)
+    with streams[0]:
+        first.capture_end()
+    return refused and bool(streams[1].is_capturing())
+
+
+@probe("graphs.refused_capture_goes_on")
+def _() -> bool:
+    return child_says(refused_capture_goes_on)

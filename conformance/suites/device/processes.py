@@ -100,7 +100,7 @@ def after_use(context: CaseContext) -> None:
 @cases("device.fork", seconds=60.0)
 def what_the_parent_made(context: CaseContext) -> None:
     """A process forks that has a tensor, and a stream and an event if the device has them. In the child process, each use of
-    them raises an error, and none hangs: an op on the tensor, a copy of it to the host, synchronize, record and wait."""
+    them raises an error, and none hangs: an op on the tensor, a copy of it to the host, Stream.synchronize and Event.record."""
     x = torch.ones(1000, device=context.device)
     uses: dict[str, Callable[[], Any]] = {"add_": lambda: x.add_(1), "cpu": x.cpu}
     if context.has("streams"):

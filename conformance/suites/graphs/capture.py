@@ -174,6 +174,7 @@ def overlapping_in_one_pool(context: CaseContext) -> None:
         for stream, graph in zip(streams, graphs):
             with stream:
                 graph.capture_begin()
+                x.add_(1)
     for stream, graph in zip(streams, graphs):
         with suppress(RuntimeError), stream:
             graph.capture_end()
