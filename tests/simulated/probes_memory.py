@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import gc
 import sys
 from collections.abc import Callable, Iterator
@@ -594,6 +595,36 @@ def _() -> bool:
     nothing = torch.empty(0, pin_memory=True)
     after = torch.simulated.host_memory_stats()["active_requests.current"]
     return after != before and nothing.numel() == 0
+
+
+@probe("allocator.host_freed_stays_pinned")
+def _() -> bool:
+    address = pinned().data_ptr()
+    again = (ctypes.c_char * 64).from_address(address)  # the cache keeps the memory
+    return torch.frombuffer(again, dtype=torch.uint8).is_pinned()
+
+
+@probe("allocator.host_memory_not_returned")
+def _() -> bool:
+    torch.simulated.empty_host_cache()
+    address = pinned().data_ptr()
+    torch.simulated.empty_host_cache()
+    ranges = [line.split()[0] for line in Path("/proc/self/maps").read_text().splitlines()]
+    pairs = [[int(end, 16) for end in each.split("-")] for each in ranges]
+    return any(start <= address < end for start, end in pairs)
+
+
+@probe("allocator.split_forgets_next")
+def _() -> bool:
+    with fresh_stream():
+        take(16 * MIB)
+        parts = [take(size * MIB) for size in (4, 8, 4)]
+        del parts[1]
+        parts.append(take(4 * MIB))
+        del parts[1]
+        before = torch.simulated.memory_reserved()
+        again = take(8 * MIB)
+        return torch.simulated.memory_reserved() > before and again.numel() > 0
 
 
 @probe("allocator.host_release_not_counted")

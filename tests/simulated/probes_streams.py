@@ -275,6 +275,20 @@ def _() -> bool:
         return there.tolist() != [1.0, 1.0]
 
 
+@probe("streams.converted_copy_ignores_source")
+def _() -> bool:
+    source = torch.full((8,), 2.0, dtype=torch.complex64, device="simulated:0").mul_(1)
+    target = torch.zeros(8, device="simulated:1")
+    torch.simulated.synchronize(0)
+    torch.simulated.synchronize(1)
+    with warnings.catch_warnings(), new_stream():
+        warnings.simplefilter("ignore")  # the imaginary part is dropped
+        torch.simulated.busy(50)
+        target.copy_(source.mul_(3))
+    torch.simulated.synchronize(0)
+    return target.tolist() != [6.0] * 8
+
+
 # Events
 
 

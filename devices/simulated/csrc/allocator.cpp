@@ -245,7 +245,7 @@ Block* DeviceMemory::split_locked(Block* block, size_t size) {
   remaining->pool = block->pool;
   remaining->before = block;
   remaining->after = block->after;
-  if (block->after != nullptr) {
+  if (block->after != nullptr && !on(Fault::allocator_split_forgets_next)) {
     block->after->before = remaining;
   }
   block->after = remaining;
