@@ -480,8 +480,7 @@ def _() -> bool:
 def _() -> bool:
     with torch.accelerator.device_index(1):
         library.fail("made up")
-    while library.device_count() and not new_stream(1).query():
-        time.sleep(0.001)
+    assert until(torch.accelerator.current_stream("simulated:1").query, 60)  # the work has failed
     torch.simulated.synchronize(0)
     return not raises(lambda: torch.simulated.synchronize(1))
 
