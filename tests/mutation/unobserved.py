@@ -22,6 +22,10 @@ _DRAWING: Final = (
     "the text of the drawing that debug_dump writes: torch documents only that it writes a file"
 )
 _LAZY: Final = "copies a copy-on-write storage, which only the private torch._lazy_clone makes"
+_CHOICE: Final = "how much memory is requested from the system for a block is the allocator's own choice: torch documents no size"
+_MESSAGE: Final = (
+    "the reason in the text of an error: torch documents that the call raises, and no text"
+)
 
 
 class Lines(NamedTuple):
@@ -49,6 +53,8 @@ UNOBSERVED: Final = (
     Lines("kernel.cpp", r"void Kernel::run_faulty\(", _FAULTS, body=True),
     Lines("kernel.cpp", r"hold_inputs\(|move_at_replay\(", _FAULTS),
     Lines("stream.cpp", r"bool Queue::overwritten\(", _FAULTS, body=True),
+    Lines("allocator.cpp", r"size_t segment_size\(", _CHOICE, body=True),
+    Lines("kernel.cpp", r"if \(why\.empty\(\)\)|why = \"it returns", _MESSAGE),
     Lines("allocator.cpp", r"if \(\(leaks \|\| given_away\)|if \(!leaks && ", _FAULTS),
     Lines("bindings.cpp", r"device_memory\(each\)\.set_fraction", _FAULTS),
     Lines("bindings.cpp", r"(register|add)_\w+\((true|m|)\);|m\.doc\(\)", _LOADED),
