@@ -66,6 +66,7 @@ UNOBSERVED: Final = (
     Lines("pinned.cpp", r"stats\.reuses;", _OWN),
     Lines("bindings_memory.cpp", r'made\["num_reuses"\]', _OWN),
     Lines("activity.cpp", r"getResourceInfos\(\)", _OPTIONAL, body=True),
+    Lines("activity.cpp", r"flow\.id = ", _OPTIONAL),  # without a number there is no arrow
     Lines("activity.cpp", r"annotate\(linked|handleDeviceInfo|addMetadata|buffer_->span = |status_ = ", _OPTIONAL),
     Lines("capture.cpp", r"->invalidate\(|if \(mine != nullptr\)", _EITHER),
     Lines("replay.cpp", r"std::string drawing_of\(", _DRAWING, body=True),
