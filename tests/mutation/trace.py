@@ -141,6 +141,7 @@ def _streams(say: Say) -> None:
     streams = [torch.Stream(KIND), torch.Stream(KIND, priority=-1), torch.Stream(f"{KIND}:1")]
     say(repr([(s.device.index, s == streams[0]) for s in streams]))
     x = torch.zeros(64, device=f"{KIND}:0")
+    torch.accelerator.synchronize()  # other streams change it next
     gate = module.Gate()
     gate.close()
     with streams[0]:

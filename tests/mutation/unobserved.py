@@ -22,6 +22,10 @@ _DRAWING: Final = (
     "the text of the drawing that debug_dump writes: torch documents only that it writes a file"
 )
 _LAZY: Final = "copies a copy-on-write storage, which only the private torch._lazy_clone makes"
+_CHOICE: Final = "how much memory is requested from the system for a block is the allocator's own choice: torch documents no size"
+_MESSAGE: Final = (
+    "the reason in the text of an error: torch documents that the call raises, and no text"
+)
 
 
 class Lines(NamedTuple):
@@ -42,13 +46,15 @@ UNOBSERVED: Final = (
     Lines("event.cpp", r"recorded_on = ", _FAULTS),
     Lines("event_ipc.cpp", r"early\(\)", _FAULTS),
     Lines("graph.cpp", r"void forget_exception\(", _FAULTS, body=True),
-    Lines("graph.cpp", r"nested_|forget\(\);|stop_emptying\(\)", _FAULTS),
+    Lines("graph.cpp", r"nested_|forget\(\);|stop_emptying\(\)|refuse_to_draw\(", _FAULTS),
     Lines("generator.cpp", r"refuses_to_draw = |refuse_to_draw\(", _FAULTS),
     Lines("copy.cpp", r"Queue& unseen_queue\(", _FAULTS, body=True),
     Lines("copy.cpp", r"if \(spoilt\)|target\.zero_\(\)|sleep_for|if \(forgets_conjugate\)|_set_conj\(false\)", _FAULTS),
     Lines("kernel.cpp", r"void Kernel::run_faulty\(", _FAULTS, body=True),
     Lines("kernel.cpp", r"hold_inputs\(|move_at_replay\(", _FAULTS),
     Lines("stream.cpp", r"bool Queue::overwritten\(", _FAULTS, body=True),
+    Lines("allocator.cpp", r"size_t segment_size\(", _CHOICE, body=True),
+    Lines("kernel.cpp", r"if \(why\.empty\(\)\)|why = \"it returns", _MESSAGE),
     Lines("allocator.cpp", r"if \(\(leaks \|\| given_away\)|if \(!leaks && ", _FAULTS),
     Lines("bindings.cpp", r"device_memory\(each\)\.set_fraction", _FAULTS),
     Lines("bindings.cpp", r"(register|add)_\w+\((true|m|)\);|m\.doc\(\)", _LOADED),
@@ -60,6 +66,7 @@ UNOBSERVED: Final = (
     Lines("pinned.cpp", r"stats\.reuses;", _OWN),
     Lines("bindings_memory.cpp", r'made\["num_reuses"\]', _OWN),
     Lines("activity.cpp", r"getResourceInfos\(\)", _OPTIONAL, body=True),
+    Lines("activity.cpp", r"flow\.id = ", _OPTIONAL),  # without a number there is no arrow
     Lines("activity.cpp", r"annotate\(linked|handleDeviceInfo|addMetadata|buffer_->span = |status_ = ", _OPTIONAL),
     Lines("capture.cpp", r"->invalidate\(|if \(mine != nullptr\)", _EITHER),
     Lines("replay.cpp", r"std::string drawing_of\(", _DRAWING, body=True),

@@ -107,6 +107,16 @@ def _() -> bool:
     return not caught
 
 
+@probe("graphs.every_capture_warns")
+def _() -> bool:
+    x = settled(lambda: ones(2))
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        with captured():
+            x.add_(1)
+    return bool(caught)
+
+
 @probe("graphs.other_index_work_lost")
 def _() -> bool:
     x, there = ones(2), torch.ones(2, device="simulated:1")
@@ -240,6 +250,43 @@ def _() -> bool:
     failed_capture([])
     torch.simulated.empty_cache()
     return torch.simulated.memory_reserved() != before
+
+
+@probe("graphs.marked_block_lost")
+def _() -> bool:
+    torch.simulated.empty_cache()
+    before, x = torch.simulated.memory_reserved(), settled(lambda: ones(2))
+    with new_stream():
+        block = take(24 * 2**20)
+    torch.simulated.synchronize()
+    with captured():
+        x.add_(1)
+        block.record_stream(torch.accelerator.current_stream())
+        del block
+    torch.simulated.empty_cache()
+    return torch.simulated.memory_reserved() - before > 20 * 2**20
+
+
+@probe("graphs.instantiated_once")
+def _() -> bool:
+    graph = Graph(keep_graph=True)
+    with captured(graph):
+        ones(2)
+    graph.instantiate()
+    return raises(graph.instantiate)
+
+
+@probe("graphs.kept_graph_not_reset")
+def _() -> bool:
+    graph, x = Graph(keep_graph=True), settled(lambda: ones(2))
+
+    def capture() -> None:
+        with captured(graph):
+            x.add_(1)
+
+    capture()
+    graph.reset()
+    return raises(capture)
 
 
 # Refusals, recovery

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import gc
 import sys
 from collections.abc import Callable, Iterator
@@ -456,6 +457,28 @@ def _() -> bool:
     return _rises(40 * MIB, 40 * MIB)
 
 
+@probe("allocator.oversize_not_reset")
+def _() -> bool:
+    torch.simulated.memory._set_allocator_settings("max_split_size_mb:21")
+    try:
+        take(40 * MIB)
+    finally:
+        torch.simulated.memory._set_allocator_settings("max_split_size_mb:100000")
+    torch.simulated.reset_accumulated_memory_stats()
+    return stat("oversize_allocations.allocated") != 0
+
+
+@probe("allocator.exact_sizes_rounded_up")
+def _() -> bool:
+    torch.simulated.memory._set_allocator_settings("roundup_power2_divisions:4")
+    try:
+        before = stat("allocated_bytes.all.current")
+        block = take(80 * 2**10)
+        return stat("allocated_bytes.all.current") - before != block.numel()
+    finally:
+        torch.simulated.memory._set_allocator_settings("roundup_power2_divisions:1")
+
+
 # History and snapshot
 
 
@@ -574,6 +597,36 @@ def _() -> bool:
     return after != before and nothing.numel() == 0
 
 
+@probe("allocator.host_freed_stays_pinned")
+def _() -> bool:
+    address = pinned().data_ptr()
+    again = (ctypes.c_char * 64).from_address(address)  # the cache keeps the memory
+    return torch.frombuffer(again, dtype=torch.uint8).is_pinned()
+
+
+@probe("allocator.host_memory_not_returned")
+def _() -> bool:
+    torch.simulated.empty_host_cache()
+    address = pinned().data_ptr()
+    torch.simulated.empty_host_cache()
+    ranges = [line.split()[0] for line in Path("/proc/self/maps").read_text().splitlines()]
+    pairs = [[int(end, 16) for end in each.split("-")] for each in ranges]
+    return any(start <= address < end for start, end in pairs)
+
+
+@probe("allocator.split_forgets_next")
+def _() -> bool:
+    with fresh_stream():
+        take(16 * MIB)
+        parts = [take(size * MIB) for size in (4, 8, 4)]
+        del parts[1]
+        parts.append(take(4 * MIB))
+        del parts[1]
+        before = torch.simulated.memory_reserved()
+        again = take(8 * MIB)
+        return torch.simulated.memory_reserved() > before and again.numel() > 0
+
+
 @probe("allocator.host_release_not_counted")
 def _() -> bool:
     torch.simulated.empty_host_cache()
@@ -612,6 +665,94 @@ def _() -> bool:
     block = take(24 * MIB)
     sorts = {segment["segment_type"] for segment in torch.simulated.memory_snapshot()}
     return "large" not in sorts and block.numel() > 0
+
+
+def _snapshot_differs(name: str) -> bool:
+    """Whether a statistic changes by another number than the snapshot shows, when parts of a large block are used and
+    freed."""
+
+    def wanted() -> int:
+        if name == "segment":
+            return len(segments())
+        split = [each["blocks"] for each in segments() if len(each["blocks"]) > 1]
+        return sum(block["state"] == "inactive" for blocks in split for block in blocks)
+
+    before = stat(f"{name}.all.current") - wanted()
+    with fresh_stream():
+        take(12 * MIB)
+        blocks = [take(3 * MIB) for _ in range(2)]
+    blocks.clear()
+    return stat(f"{name}.all.current") - wanted() != before
+
+
+@probe("allocator.inactive_split_kept")
+def _() -> bool:
+    return _snapshot_differs("inactive_split")
+
+
+@probe("allocator.segment_count_kept")
+def _() -> bool:
+    return _snapshot_differs("segment")
+
+
+@probe("allocator.large_counted_as_small")
+def _() -> bool:
+    before = stat("allocation.large_pool.current")
+    block = take(24 * MIB)
+    return stat("allocation.large_pool.current") == before and block.numel() > 0
+
+
+@probe("allocator.device_calls_not_counted")
+def _() -> bool:
+    before = stat("num_device_alloc")
+    with fresh_stream():
+        take(24 * MIB)
+    return stat("num_device_alloc") == before
+
+
+@probe("allocator.history_oom_without_free_memory")
+def _() -> bool:
+    torch.simulated.memory._record_memory_history()
+    with contextlib.suppress(RuntimeError):
+        take(TOO_MUCH)
+    trace = torch.simulated.memory._snapshot()["device_traces"][0]
+    torch.simulated.memory._record_memory_history(None)
+    return any(event.get("device_free") == 0 for event in trace)
+
+
+@probe("allocator.marks_outlive_blocks")
+def _() -> bool:
+    with fresh_stream():
+        other, gate = torch.Stream("simulated:0"), torch.simulated.Gate()
+        block = take(4096)
+        block.record_stream(other)
+        address = block.data_ptr()
+        del block
+        torch.simulated.synchronize()
+        block = take(4096)
+        with other:
+            gate.close()
+        del block
+        lost = take(4096).data_ptr() != address
+        gate.open()
+    return lost
+
+
+@probe("allocator.every_request_counts_as_wait")
+def _() -> bool:
+    before = stat("num_sync_all_streams")
+    take(4096)
+    return stat("num_sync_all_streams") != before
+
+
+@probe("allocator.pool_totals_kept")
+def _() -> bool:
+    pool = torch.simulated.MemPool()
+    with torch.simulated.use_mem_pool(pool):
+        take(4096)
+    torch.simulated.reset_accumulated_memory_stats()
+    name = "reserved_bytes_by_private_pools." + "_".join(map(str, pool.id)) + ".all.allocated"
+    return stat(name) != 0
 
 
 @probe("allocator.pool_statistics_of_all")

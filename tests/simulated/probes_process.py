@@ -97,6 +97,11 @@ def _() -> bool:
     return child_says(used_after_a_fork)
 
 
+@probe("device.fork_loses_work")
+def _() -> bool:
+    return child_says(used_after_a_fork)
+
+
 @probe("device.fork_hangs")
 def _() -> bool:
     return child(used_after_a_fork, seconds=PATIENCE) == HANGS
@@ -196,3 +201,61 @@ def allocator_can_be_changed() -> bool:
 @probe("allocator.pluggable_changed_after_use")
 def _() -> bool:
     return child_says(allocator_can_be_changed)
+
+
+def told() -> list[tuple[int, int]]:
+    """The device and the stream that a user's function is told for blocks on index 1 and on a stream."""
+    memory, seen = torch.simulated.memory, []
+
+    def take(size: int, device: int, stream: int) -> int:
+        seen.append((device, stream))
+        return int(memory.driver_alloc(size, device))
+
+    def give(address: int, size: int, device: int, stream: int) -> None:
+        memory.driver_free(address, size)
+
+    memory.change_current_allocator(memory.PluggableAllocator(take, give))
+    kept = [torch.empty(10, device="simulated:1")]
+    with torch.Stream("simulated:0"):
+        kept.append(torch.empty(10, device="simulated:0"))
+    assert len(kept) == 2
+    return seen
+
+
+def told_index_0() -> bool:
+    return told()[0][0] == 0
+
+
+def told_no_stream() -> bool:
+    return told()[1][1] == 0
+
+
+@probe("allocator.pluggable_told_index_0")
+def _() -> bool:
+    return child_says(told_index_0)
+
+
+@probe("allocator.pluggable_told_no_stream")
+def _() -> bool:
+    return child_says(told_no_stream)
+
+
+def refused_capture_goes_on() -> bool:
+    """Whether a stream captures after the pool of another capture was refused to it."""
+    x = ones(2)
+    torch.simulated.synchronize()
+    streams = [torch.Stream("simulated:0") for _ in range(2)]
+    first, second = (torch.accelerator.Graph(pool=(0, 9001)) for _ in range(2))
+    with streams[0]:
+        first.capture_begin()
+        x.add_(1)
+    with streams[1]:
+        refused = raises(second.capture_begin)
+    with streams[0]:
+        first.capture_end()
+    return refused and bool(streams[1].is_capturing())
+
+
+@probe("graphs.refused_capture_goes_on")
+def _() -> bool:
+    return child_says(refused_capture_goes_on)

@@ -275,6 +275,20 @@ def _() -> bool:
         return there.tolist() != [1.0, 1.0]
 
 
+@probe("streams.converted_copy_ignores_source")
+def _() -> bool:
+    source = torch.full((8,), 2.0, dtype=torch.complex64, device="simulated:0").mul_(1)
+    target = torch.zeros(8, device="simulated:1")
+    torch.simulated.synchronize(0)
+    torch.simulated.synchronize(1)
+    with warnings.catch_warnings(), new_stream():
+        warnings.simplefilter("ignore")  # the imaginary part is dropped
+        torch.simulated.busy(50)
+        target.copy_(source.mul_(3))
+    torch.simulated.synchronize(0)
+    return target.tolist() != [6.0] * 8
+
+
 # Events
 
 
@@ -325,6 +339,14 @@ def _() -> bool:
         second.record(stream)
     stream.synchronize()
     return first.elapsed_time(second) > 10_000  # milliseconds
+
+
+@probe("events.elapsed_has_offset")
+def _() -> bool:
+    event = torch.Event("simulated:0", enable_timing=True)
+    event.record(new_stream())
+    event.synchronize()
+    return event.elapsed_time(event) != 0
 
 
 @probe("events.elapsed_in_seconds")
@@ -401,6 +423,36 @@ def _() -> bool:
     return early
 
 
+@probe("events.made_anew_by_each_record")
+def _() -> bool:
+    event, stream = torch.Event("simulated:0"), new_stream()
+    event.record(stream)
+    other, before = torch.Event("simulated:0"), event.event_id
+    other.record(stream)
+    event.record(stream)
+    event.synchronize()
+    return event.event_id != before
+
+
+@probe("events.ipc_recorded_on_index_0")
+def _() -> bool:
+    event, stream = torch.simulated.Event(interprocess=True), new_stream(1)
+    with held(stream):
+        event.record(stream)
+        return until(event.query)
+
+
+@probe("streams.priority_lost_elsewhere")
+def _() -> bool:
+    return torch.simulated.Stream("simulated:1", priority=-1).priority != -1
+
+
+@probe("streams.external_of_index_0")
+def _() -> bool:
+    owner = new_stream(1)
+    return raises(lambda: torch.simulated.ExternalStream(owner.native_handle, 1))
+
+
 @probe("streams.gradient_not_recorded")
 def _() -> bool:
     reads, makes, caller = new_stream(), new_stream(), new_stream()
@@ -428,8 +480,7 @@ def _() -> bool:
 def _() -> bool:
     with torch.accelerator.device_index(1):
         library.fail("made up")
-    while library.device_count() and not new_stream(1).query():
-        time.sleep(0.001)
+    assert until(torch.accelerator.current_stream("simulated:1").query, 60)  # the work has failed
     torch.simulated.synchronize(0)
     return not raises(lambda: torch.simulated.synchronize(1))
 

@@ -50,6 +50,15 @@ def _() -> bool:
     return torch.zeros(3, device=ZERO).copy_(source).tolist() != [0.0] * 3
 
 
+@probe("transfer.pinned_copy_forgets_lazy_bits")
+def _() -> bool:
+    host = torch.full((4,), 1 + 2j).pin_memory()
+    there = torch.zeros(4, dtype=torch.complex64, device=ZERO)
+    there.copy_(host.conj(), non_blocking=True)
+    torch.simulated.synchronize()
+    return there.tolist() != [1 - 2j] * 4
+
+
 # Time. Off, a blocking copy waits behind the work; on, it returns while that is in flight.
 
 BUSY = 50.0  # milliseconds

@@ -190,6 +190,33 @@ def coalesced(context: CaseContext, order: tuple[int, ...]) -> None:
         del whole
 
 
+@cases("allocator.reuse", requires={"pointers"})
+def split_between_neighbours(context: CaseContext) -> None:
+    """A large block is freed and split into three. The one in the middle is freed and half of it is allocated again, and the
+    last one is freed. The other half and the last one are merged, so a request of their size does not raise the reserved
+    bytes."""
+    fresh(context)
+    with new_queue(context):
+        whole = context.bytes_of(16 * MIB)
+        place, reserved = span(whole), context.counters().reserved
+        del whole
+        parts = {n: context.bytes_of(size * MIB) for n, size in enumerate((4, 8, 4))}
+        places = [span(each) for each in parts.values()]
+        fits = all(inside(each, [place]) for each in parts.values()) and places == sorted(places)
+        del parts[1]
+        half = context.bytes_of(4 * MIB)
+        fits &= span(half)[0] == places[1][0]
+        if not fits or context.counters().reserved != reserved:
+            text = "the allocator did not split the blocks, so no free blocks had to be merged"
+            context.check(True, text)
+            return
+        del parts[2]
+        again, now = context.bytes_of(8 * MIB), context.counters().reserved
+        text = "the rest of a block that was split and the freed block behind it were not merged: `reserved` grew"
+        context.same(now, reserved, text)
+        del again, half
+
+
 @cases("allocator.empty_cache", over={"one": ((5 * MIB,),), "many": ((3000, 70_000, 5 * MIB, 9 * MIB),)})  # fmt: skip
 def gives_back(context: CaseContext, sizes: tuple[int, ...]) -> None:
     """torch.accelerator.memory.empty_cache releases every segment that contains no live block: the reserved

@@ -14,12 +14,14 @@ from conformance.checks.behaviour.allocator_memory import (
     fresh,
     granule,
     has_statistics,
+    new_queue,
     ordered,
     peaks,
     reset_totals,
 )
 from conformance.checks.cases.cases import Cases
 from conformance.checks.cases.context import CaseContext, Counters
+from conformance.checks.cases.exceptions import NotDeclared
 from devices.failure import Kind
 
 cases = Cases(Kind.MEMORY)
@@ -57,6 +59,87 @@ def one_block(context: CaseContext, size: int) -> None:
         context.same(asked, size, "`requested` did not rise by the requested bytes")
     del block
     _as_before(context, before)
+
+
+#: The statistics that count blocks, each with the one that counts their bytes.
+_BY_POOL = {"allocation": "allocated_bytes", "active": "active_bytes"}
+
+
+@cases(
+    "allocator.accounting",
+    over={
+        "small_blocks_apart": (3 * KIB, "small_pool"),
+        "large_blocks_apart": (24 * MIB, "large_pool"),
+    },
+)
+def apart(context: CaseContext, size: int, pool: str) -> None:
+    """A block of 3 KiB is counted among the small blocks, and one of 24 MiB among the large ones (1 MB or more, as
+    documented): as one allocation and one active block, with the bytes that `all` counts for it. The numbers of the other
+    pool stay the same. After the block was freed, all of them are what they were."""
+    context.settle()
+    context.bytes_of(size)  # the first use may allocate memory that is kept
+    (other,) = {"small_pool", "large_pool"} - {pool}
+    before = context.counters()
+    block = context.bytes_of(size)
+    during = context.counters()
+    context.must(block.numel() == size, "the block does not have the requested size")
+    for number, volume in _BY_POOL.items():
+        if not has_statistics(context, number, volume):
+            continue
+        rises = {
+            name: [
+                during.get(f"{name}.{part}.current") - before.get(f"{name}.{part}.current")
+                for part in ("all", pool, other)
+            ]
+            for name in (number, volume)
+        }
+        text = f"a block did not raise `{number}` by one in `all` and in the pool of its size, and by none in the other"
+        context.same(rises[number], [1, 1, 0], text, at=pool)
+        rise = rises[volume][0]
+        text = f"a block did not raise `{volume}` of the pool of its size by as much as in `all`, and by none in the other"
+        context.same(rises[volume], [rise, rise, 0], text, at=pool)
+    del block
+    after = context.counters()
+    changed = [
+        f"{name}.{part}"
+        for pair in _BY_POOL.items()
+        for name in pair
+        for part in ("all", pool, other)
+        if after.get(f"{name}.{part}.current") != before.get(f"{name}.{part}.current")
+    ]
+    text = "statistics did not return to their values after the block was freed"
+    context.same(changed, [], text, at=pool)
+
+
+@cases("allocator.accounting")
+def calls_for_memory(context: CaseContext) -> None:
+    """num_device_alloc rises when the allocator requests memory from the device, here for a block of 24 MiB while nothing is
+    cached, and not when a freed block is reused. num_device_free rises when empty_cache returns the memory."""
+    names = ("num_device_alloc", "num_device_free")
+    if not has_statistics(context, *names):
+        raise NotDeclared(f"the device does not maintain both of {' and '.join(names)}")
+    fresh(context)
+    with new_queue(context):
+        before = context.counters()
+        block: Any = context.bytes_of(24 * MIB)
+        first = context.counters()
+        context.must(block.numel() == 24 * MIB, "the block does not have the requested size")
+        rise = first["num_device_alloc"] - before["num_device_alloc"]
+        text = "num_device_alloc did not rise when the allocator requested memory from the device"
+        context.check(rise >= 1, text, expected="at least 1", found=rise)
+        block = None
+        cached = context.counters()
+        block = context.bytes_of(24 * MIB)
+        again = context.counters()
+        reused = again.reserved == cached.reserved == first.reserved
+        rise = again["num_device_alloc"] - first["num_device_alloc"]
+        text = "num_device_alloc changed although a freed block was reused"
+        context.check(not reused or rise == 0, text, expected=0, found=rise)
+        block = None
+    fresh(context)
+    rise = context.counters()["num_device_free"] - before["num_device_free"]
+    text = "num_device_free did not rise when memory was returned to the device"
+    context.check(rise >= 1, text, expected="at least 1", found=rise)
 
 
 @cases("allocator.accounting")

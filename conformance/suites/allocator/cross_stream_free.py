@@ -1,5 +1,5 @@
-"""Cases of the clause allocator.pending: a freed block that another stream still uses becomes available once
-that stream has passed the point at which the block was freed."""
+"""Cases about freed blocks that another stream still uses: such a block becomes available once that stream has
+passed the point at which the block was freed, and its mark ends with it."""
 
 from __future__ import annotations
 
@@ -14,13 +14,14 @@ from conformance.checks.behaviour.allocator_memory import (
     KIB,
     MIB,
     fresh,
+    has_statistics,
     inside,
     memory_info,
     span,
 )
 from conformance.checks.cases.cases import Cases
 from conformance.checks.cases.context import CaseContext
-from conformance.checks.cases.exceptions import NotInFlight
+from conformance.checks.cases.exceptions import NotDeclared, NotInFlight
 from devices.failure import Kind
 
 cases = Cases(Kind.MEMORY)
@@ -182,3 +183,60 @@ def _waits(
     finally:
         context.settle()
         fresh(context)
+
+
+@cases("allocator.record_stream", requires={"pointers", "allocator_statistics"})
+def marks_end_with_the_block(context: CaseContext) -> None:
+    """A block is marked with record_stream for a stream and freed, and that stream finishes. A new block gets the same memory,
+    and is not marked. It is freed while the stream is busy, and its memory is reused at once."""
+    size = 64 * KIB
+    mine, other = context.streams()
+    fresh(context)
+    with mine:
+        block: Any = context.bytes_of(size)
+        place = span(block)
+        block.record_stream(other)
+        block = None
+        context.settle()
+        block = context.bytes_of(size)
+        if not inside(block, [place]):
+            context.check(True, "the allocator did not reuse the freed block")
+            return
+        with context.hold(other) as hold:
+            block = None
+            again = context.bytes_of(size)
+            hold.must_be_in_flight()
+            text = "a freed block was not reused while a stream was busy for which an earlier block in its memory was marked"
+            context.check(inside(again, [place]), text)
+        del again
+    context.settle()
+    fresh(context)
+
+
+@cases("allocator.record_stream", requires={"allocator_statistics"})
+def waits_are_counted(context: CaseContext) -> None:
+    """A block is marked with record_stream for a busy stream and freed. num_sync_all_streams stays the same when another
+    block is requested, which waits for no stream, and rises when empty_cache waits for the streams of freed blocks."""
+    if not has_statistics(context, "num_sync_all_streams"):
+        raise NotDeclared("the device does not maintain num_sync_all_streams")
+    size = 2 * MIB
+    mine, other = context.streams()
+    fresh(context)
+    with mine, context.hold(other) as hold:
+        block = context.bytes_of(size)
+        before = context.counters()["num_sync_all_streams"]
+        block.record_stream(other)
+        del block
+        block = context.bytes_of(size)
+        asked = context.counters()["num_sync_all_streams"]
+        hold.must_be_in_flight()
+        context.same(
+            asked, before, "a request that waited for no stream raised num_sync_all_streams"
+        )
+        block.record_stream(other)
+        del block
+    context.settle()
+    torch.accelerator.memory.empty_cache()
+    rise = context.counters()["num_sync_all_streams"] - before
+    text = "empty_cache did not raise num_sync_all_streams although freed blocks were marked for another stream"
+    context.check(rise >= 1, text, expected="at least 1", found=rise)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import pickle
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from typing import Any
@@ -16,7 +17,9 @@ from conformance.checks.behaviour.allocator_memory import (
     TOO_MUCH,
     freed,
     fresh,
+    has_statistics,
     memory_info,
+    new_queue,
     span,
 )
 from conformance.checks.cases.cases import Cases
@@ -187,7 +190,8 @@ def latest_entries(context: CaseContext) -> None:
 @cases("allocator.history", requires={"pointers", "streams"})
 def waiting(context: CaseContext) -> None:
     """A block is marked with record_stream for a blocked stream and freed. While the stream is busy, the snapshot gives
-    the block a state of its own, neither that of a live block nor that of a free one, and counts it as active."""
+    the block a state of its own, neither that of a live block nor that of a free one, and counts it as active, as do the
+    statistics."""
     mine, other = context.streams()
     fresh(context)
     with mine:
@@ -197,6 +201,8 @@ def waiting(context: CaseContext) -> None:
         block.record_stream(other)
         del block
         segments = _segments(context)
+        if context.has("allocator_statistics"):
+            _judge_statistics(context, "while a freed block waits for another stream")
         hold.must_be_in_flight()
     context.settle()
     states = {
@@ -245,6 +251,77 @@ def sums(context: CaseContext) -> None:
         held = [sum(b["requested_size"] for b in s["blocks"] if b["state"] in _LIVE) for s in told]
         text = "`requested_size` of a segment differs from the sum over its live blocks"
         context.same([segment["requested_size"] for segment in told], held, text)
+
+
+#: For each statistic that counts blocks, the one that counts their bytes.
+_BYTES = {
+    "allocation": "allocated_bytes",
+    "active": "active_bytes",
+    "inactive_split": "inactive_split_bytes",
+}
+
+
+def _as_in_the_snapshot(segments: list[dict[str, Any]]) -> Counter[str]:
+    """Returns the values of statistics that follow from the segments of a snapshot, under the names of memory_stats. A
+    block is split if its segment has other blocks, too."""
+    found: Counter[str] = Counter()
+    for segment in segments:
+        for part in ("all", f"{segment['segment_type']}_pool"):
+            found[f"segment.{part}.current"] += 1
+            found[f"reserved_bytes.{part}.current"] += segment["total_size"]
+            for block in segment["blocks"]:
+                live, active = block["state"] in _LIVE, block["state"] in _STATES["active_size"]
+                split = not active and len(segment["blocks"]) > 1
+                for name, counts in (
+                    ("allocation", live),
+                    ("active", active),
+                    ("inactive_split", split),
+                ):
+                    found[f"{name}.{part}.current"] += counts
+                    found[f"{_BYTES[name]}.{part}.current"] += counts * block["size"]
+                found[f"requested_bytes.{part}.current"] += live * block["requested_size"]
+    return found
+
+
+def _judge_statistics(context: CaseContext, at: str) -> None:
+    """Checks that the statistics of blocks and segments are those of the snapshot. Segments that can grow are left out,
+    because the device may count their parts."""
+    segments, now = _segments(context), context.counters()
+    stems = ["allocation", "allocated_bytes", "active", "active_bytes", "requested_bytes"]
+    if not any(segment.get("is_expandable") for segment in segments):
+        stems += ["segment", "reserved_bytes", "inactive_split", "inactive_split_bytes"]
+    wanted, wrong = _as_in_the_snapshot(segments), {}
+    for stem in stems:
+        for part in ("all", "small_pool", "large_pool"):
+            name = f"{stem}.{part}.current"
+            if has_statistics(context, stem) and now.get(name) != wanted[name]:
+                wrong[name] = (wanted[name], now.get(name))
+    text = "statistics differ from the snapshot (each is given with the value of the snapshot and its own)"
+    context.same(wrong, {}, text, at=at)
+
+
+@cases("allocator.history", requires={"allocator_statistics"})
+def statistics(context: CaseContext) -> None:
+    """Blocks of many sizes are allocated and freed, and some are cut from larger blocks. Each time, the statistics are those
+    of the snapshot: the number and the bytes of segments, of live and active blocks, and of free blocks in segments that
+    are split, in total, for small blocks and for large ones."""
+    fresh(context)
+    _judge_statistics(context, "before blocks were allocated")
+    blocks: list[Any] = []
+    with new_queue(context):
+        for step in range(48):
+            if blocks and context.random.random() < 0.45:
+                blocks.pop(context.random.randrange(len(blocks)))
+            else:
+                size = context.random.choice((100, 5000, 300 * KIB, MIB + 1, 3 * MIB, 12 * MIB))
+                blocks.append(context.bytes_of(size))
+            if step % 3 == 2:
+                _judge_statistics(context, f"after step {step}")
+        while blocks:
+            blocks.pop(context.random.randrange(len(blocks)))
+            _judge_statistics(context, f"with {len(blocks)} blocks left")
+    fresh(context)
+    _judge_statistics(context, "after empty_cache")
 
 
 #: The fields of segments and blocks that torch documents for ``torch.cuda.memory._snapshot``, with their
@@ -319,9 +396,12 @@ def events_documented(context: CaseContext) -> None:
         text = "the event of an out-of-memory error lacks the field `device_free` of type int"
         context.check(isinstance(free, int), text, found=free)
         if isinstance(free, int) and context.has("allocator_memory_info"):
-            total = memory_info(context)[1]
+            now, total = memory_info(context)
             text = "`device_free` of an out-of-memory error is below 0 or above the memory of the device"
             context.check(0 <= free <= total, text, expected=f"0 to {total}", found=free)
+            # Other processes may use memory meanwhile, but not half of it.
+            text = "`device_free` of an out-of-memory error is far from the free memory that get_memory_info reports"
+            context.check(abs(free - now) <= total // 2, text, expected=now, found=free)
 
 
 @cases("allocator.history", requires={"pointers"})

@@ -128,13 +128,14 @@ def double_backward(context: CaseContext) -> None:
 @cases("allocator.steady", requires={"streams", "events"})
 @little_to_collect()
 def events(context: CaseContext) -> None:
-    """Events are made, recorded, waited for and freed repeatedly, among them interprocess events if the device has them.
+    """Events are made, recorded twice, waited for and freed repeatedly, among them interprocess events if the device has them.
     Host memory does not grow, and neither does the number of open files of the process."""
     stream, interprocess = context.stream(), context.has("event_ipc")
 
     def repeat() -> None:
         for _ in range(_EVENTS):
             event = context.event()
+            event.record(stream)
             event.record(stream)
             stream.wait_event(event)
             event.synchronize()

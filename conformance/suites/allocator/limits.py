@@ -329,18 +329,35 @@ def refused(context: CaseContext, text: str, named: str | None) -> None:
     )
 
 
+#: Numbers of divisions, requested sizes, and the bytes that are allocated for them. The sizes lie behind a step between two
+#: powers of two, and exactly on one, where nothing is rounded.
+_ROUNDED = (
+    *(
+        (1, 64 * KIB + 512, 64 * KIB + 512),
+        (2, 64 * KIB + 512, 96 * KIB),
+        (4, 64 * KIB + 512, 80 * KIB),
+    ),
+    *(
+        (1, 80 * KIB, 80 * KIB),
+        (2, 96 * KIB, 96 * KIB),
+        (4, 80 * KIB, 80 * KIB),
+        (4, 80 * KIB + 1, 96 * KIB),
+    ),
+    *((4, 128 * KIB, 128 * KIB), (4, 112 * KIB + 1, 128 * KIB)),
+)
+
+
 @cases("allocator.settings", requires={"allocator_statistics"})
 def rounding(context: CaseContext) -> None:
     """If the descriptor declares the setting roundup_power2_divisions, requests are rounded up as documented for each
-    value of the setting. If the descriptor does not declare it, changing the setting raises an error or gives a
+    value of the setting, and those that lie on a step are not. If the descriptor does not declare it, changing the setting raises an error or gives a
     warning."""
-    size, steps = 64 * KIB + 512, {"1": 64 * KIB + 512, "2": 96 * KIB, "4": 80 * KIB}
     change = context.own("allocator_settings")
     if "roundup_power2_divisions" not in context.descriptor.settings:
         _check_refused_setting(context, "roundup_power2_divisions:4")
         return
     try:
-        for divisions, expected in steps.items():
+        for divisions, size, expected in _ROUNDED:
             change(f"roundup_power2_divisions:{divisions}")
             before = context.counters().allocated
             block = context.bytes_of(size)
@@ -354,6 +371,10 @@ def rounding(context: CaseContext) -> None:
             del block
     finally:
         change("roundup_power2_divisions:1")
+
+
+#: The statistics of blocks and segments above max_split_size_mb.
+_OVERSIZE = ("oversize_allocations", "oversize_segments")
 
 
 @cases("allocator.settings", requires={"allocator_statistics"}, own_process=True, slow=True)
@@ -380,6 +401,15 @@ def no_split(context: CaseContext) -> None:
         rise() == 0,
         "with the default settings, a small block was not cut from the freed large block",
     )
+    block = context.bytes_of(40 * MIB)
+    for statistic in _OVERSIZE:
+        if (
+            has_statistics(context, statistic, "max_split_size")
+            and context.counters()["max_split_size"] == -1
+        ):
+            text = f"{statistic} counts a block although max_split_size_mb is not set"
+            context.same(context.counters().get(f"{statistic}.allocated"), 0, text)
+    del block
     change("max_split_size_mb:21")
     context.check(
         rise() > 0,
@@ -395,7 +425,7 @@ def no_split(context: CaseContext) -> None:
         0,
         "a freed block that is larger than max_split_size_mb did not serve a request of its own size (the growth of `reserved` in bytes)",
     )
-    for statistic in ("oversize_allocations", "oversize_segments"):
+    for statistic in _OVERSIZE:
         if not has_statistics(context, statistic):
             continue
         name = f"{statistic}.current"
@@ -407,8 +437,15 @@ def no_split(context: CaseContext) -> None:
             1,
             f"{name} does not count a block that is larger than max_split_size_mb",
         )
+        context.must(len(blocks) == 2, "the blocks were not allocated")
         blocks.clear()
         fresh(context)
+        torch.accelerator.memory.reset_peak_memory_stats(context.at(0))
+        torch.accelerator.memory.reset_accumulated_memory_stats(context.at(0))
+        now = context.counters()
+        found = [now.get(f"{statistic}.{metric}") for metric in ("peak", "allocated", "freed")]
+        text = f"resetting the statistics left a peak of {statistic} above its current value, or a total above zero"
+        context.same(found, [now.get(name), 0, 0], text)
         context.same(
             context.counters().get(name),
             before,

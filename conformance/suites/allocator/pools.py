@@ -423,6 +423,16 @@ def counted_by_pool(context: CaseContext) -> None:
         reserved = sum(segment["total_size"] for segment in pool.snapshot())
         text = "memory_stats give a private pool other reserved bytes than its snapshot"
         context.same(now[f"{stem}.all.current"], reserved, text)
+    torch.accelerator.memory.reset_accumulated_memory_stats(context.at(0))
+    after = read(0)
+    totals = [
+        f"{stem}.{part}.{one}"
+        for part in ("all", "small_pool", "large_pool")
+        for one in metrics[2:]
+    ]
+    kept = {name: after[name] for name in totals if after[name]}
+    text = "reset_accumulated_memory_stats left totals of a private pool above zero"
+    context.same(kept, {}, text)
     del blocks, pool
     fresh(context)
     left = [
@@ -510,18 +520,24 @@ def sees_all(context: CaseContext) -> None:
 def _sees_all(context: CaseContext) -> None:
     taken: Counter[tuple[int, int]] = Counter()
     given: Counter[tuple[int, int]] = Counter()
+    # By address: the device and the stream that the functions were called with.
+    taken_for: dict[int, tuple[int, int]] = {}
+    given_for: dict[int, tuple[int, int]] = {}
     take_range, give_range = context.own("driver_alloc"), context.own("driver_free")
 
     def take(size: int, device: int, stream: int) -> int:
         address = int(take_range(size, device))
         taken[address, size] += 1
+        taken_for[address] = device, stream
         return address
 
     def give(address: int, size: int, device: int, stream: int) -> None:
         given[address, size] += 1
+        given_for[address] = device, stream
         give_range(address, size)
 
-    context.own("change_allocator")(context.own("pluggable")(take, give))
+    change, pluggable = context.own("change_allocator"), context.own("pluggable")
+    change(pluggable(take, give))
     sizes = (1, 700, 4096, 100_003, 3 * MIB)
     blocks = [context.bytes_of(size) for size in sizes]
     context.same(
@@ -540,6 +556,7 @@ def _sees_all(context: CaseContext) -> None:
         block.copy_(known(block.numel(), seed))
     for seed, block in enumerate(blocks):
         keeps(context, block, seed, "the bytes of a block of a pluggable allocator changed")
+    _told_where(context, taken_for)
     del block, blocks
     context.settle()
     context.same(
@@ -547,6 +564,26 @@ def _sees_all(context: CaseContext) -> None:
         sorted(taken.elements()),
         "the pairs (address, size) that the free function received differ from those that were allocated",
     )
+    text = "the free function received another device or stream than the allocation function for a block"
+    wrong = {each: given_for[each] for each in given_for if given_for[each] != taken_for[each]}
+    context.same(wrong, {}, text)
+    text = "changing the allocator after a pluggable one was used did not raise RuntimeError"
+    context.raises(RuntimeError, lambda: change(pluggable(take, give)), text=text)
+
+
+def _told_where(context: CaseContext, taken_for: dict[int, tuple[int, int]]) -> None:
+    """Checks that the allocation function of a user is called with the device index of each block and with the stream
+    that is current. ``taken_for`` has the device and the stream of each call, by the address that it returned."""
+    text = "the allocation function was not called with the device index of the block"
+    for index in context.indices:
+        block = context.bytes_of(700, index)
+        context.same(taken_for[span(block)[0]][0], index, text)
+    if context.has("streams") and context.has("native_handle"):
+        stream = context.stream()
+        with stream:
+            block = context.bytes_of(700)
+        text = "the allocation function was not called with the native handle of the current stream"
+        context.same(taken_for[span(block)[0]][1], stream.native_handle, text)
 
 
 @cases("allocator.pluggable")

@@ -97,6 +97,44 @@ def after_use(context: CaseContext) -> None:
     )
 
 
+@cases("device.fork", seconds=60.0)
+def what_the_parent_made(context: CaseContext) -> None:
+    """A process forks that has a tensor, and a stream and an event if the device has them. In the child process, each use of
+    them raises an error, and none hangs: an op on the tensor, a copy of it to the host, Stream.synchronize and Event.record."""
+    x = torch.ones(1000, device=context.device)
+    uses: dict[str, Callable[[], Any]] = {"add_": lambda: x.add_(1), "cpu": x.cpu}
+    if context.has("streams"):
+        stream = context.stream()
+        with stream:
+            x.add_(1)
+        uses["Stream.synchronize"] = stream.synchronize
+    if context.has("streams") and context.has("events"):
+        event = context.event()
+        event.record(stream)
+        uses["Event.record"] = lambda: event.record(stream)
+    for use in uses.values():
+        use()  # whatever the first use prepares
+    context.settle()
+    want = context.from_device(x)
+
+    def without_error() -> str:
+        found = []
+        for name, use in uses.items():
+            try:
+                use()
+            except Exception:  # as it must
+                continue
+            found.append(name)
+        return ", ".join(found)
+
+    said = forked(without_error)
+    text = (
+        "uses of what the parent process made raised no error in a forked process, or did not end"
+    )
+    context.same(said, "returned ", text)
+    context.equal(x, want, "a forked process changed a tensor of its parent")
+
+
 def _computes(context: CaseContext) -> None:
     context.same(
         computes(context.device),
@@ -334,7 +372,8 @@ def _other_index_works(context: CaseContext) -> None:
     with context.on(1):
         try:
             given = _fail(context, 1)
-        except Exception:  # reported by the call itself, which is allowed
+            context.ends(context.current_stream(1))  # the work fails before index 0 is looked at
+        except Exception:  # reported by one of the calls, which is allowed
             given, told = [], 1
     for _ in range(2):
         try:

@@ -162,9 +162,33 @@ def overlapping(context: CaseContext, deleted: int) -> None:
         context.equal(each, torch.zeros(_LONG), text)
 
 
+@cases("graphs.nesting", requires={"streams", "graph_pools"})
+def overlapping_in_one_pool(context: CaseContext) -> None:
+    """While a capture is under way, a second one begins on another stream in the same memory pool. It may raise RuntimeError.
+    Afterwards neither stream is capturing, and both can capture."""
+    x, streams = there(context, counting(4)), context.streams()
+    with captured(context, streams[0]) as first:
+        x.add_(1)
+    graphs = [new_graph(context, pool=first.pool()) for _ in streams]
+    with suppress(RuntimeError):
+        for stream, graph in zip(streams, graphs):
+            with stream:
+                graph.capture_begin()
+                x.add_(1)
+    for stream, graph in zip(streams, graphs):
+        with suppress(RuntimeError), stream:
+            graph.capture_end()
+    found = [context.is_capturing(stream) for stream in streams]
+    text = "is_capturing() of a stream is True after two captures in one memory pool have ended"
+    context.same(found, [False, False], text)
+    for stream in streams:
+        works(context, stream, "a stream could not capture after two captures in one memory pool")
+
+
 @cases("graphs.devices")
 def empty_capture(context: CaseContext) -> None:
-    """Capturing no work gives a warning, and the empty graph can be replayed."""
+    """Capturing no work gives a warning, and the empty graph can be replayed. Capturing work gives no such warning."""
+    x = there(context, counting(4))
     always = torch.is_warn_always_enabled()
     torch.set_warn_always(True)
     try:
@@ -172,9 +196,15 @@ def empty_capture(context: CaseContext) -> None:
             warnings.simplefilter("always")
             with captured(context) as graph:
                 pass
+        with warnings.catch_warnings(record=True) as others:
+            warnings.simplefilter("always")
+            with captured(context):
+                x.add_(1)
     finally:
         torch.set_warn_always(always)
     context.check(given, "an empty capture gave no warning")
+    said = [str(each.message) for each in others if "empty" in str(each.message).lower()]
+    context.same(said, [], "a capture of work gave a warning that it is empty")
     replay(context, graph)
     context.check(True, "an empty graph could not be replayed")
 
@@ -470,14 +500,14 @@ def alone(context: CaseContext, mode: str) -> None:
     context.equal(y, counting(4) * 5, "the replay gave a wrong result")
 
 
-@cases("graphs.lifecycle", over={"kept": (False,), "kept_and_instantiated": (True,)})
-def keep_graph(context: CaseContext, ask: bool) -> None:
-    """A graph made with keep_graph=True gives the right results, whether it is instantiated by instantiate() or
-    by its first replay."""
+@cases("graphs.lifecycle", over={"kept": (0,), "kept_and_instantiated": (1,), "kept_and_instantiated_twice": (2,)})  # fmt: skip
+def keep_graph(context: CaseContext, times: int) -> None:
+    """A graph made with keep_graph=True gives the right results, whether it is instantiated by instantiate(), once or
+    twice, or by its first replay."""
     x = there(context, counting(4))
     with captured(context, graph=new_graph(context, keep_graph=True)) as graph:
         x.add_(1)
-    if ask:
+    for _ in range(times):
         graph.instantiate()
     replay(context, graph, times=2)
     context.equal(x, counting(4) + 2, "two replays left wrong values")
@@ -498,11 +528,11 @@ def reset(context: CaseContext) -> None:
     context.equal(x, counting(4), "replay() after reset() changed a tensor")
 
 
-@cases("graphs.lifecycle")
-def captured_again(context: CaseContext) -> None:
-    """A graph is reset and captures other work. Its replays run only the new work."""
+@cases("graphs.lifecycle", over={"captured_again": (False,), "kept_captured_again": (True,)})
+def captured_again(context: CaseContext, keep: bool) -> None:
+    """A graph, made with keep_graph=True or without, is reset and captures other work. Its replays run only the new work."""
     x = there(context, counting(4))
-    with captured(context) as graph:
+    with captured(context, graph=new_graph(context, keep_graph=keep)) as graph:
         x.add_(1)
     replay(context, graph)
     graph.reset()

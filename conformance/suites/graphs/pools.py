@@ -243,3 +243,25 @@ def memory_comes_back_after_a_failed_capture(context: CaseContext) -> None:
         0,
         "memory of a failed capture stayed reserved (in bytes)",
     )
+
+
+@cases("graphs.pool", requires={"streams", "allocator_statistics"})
+def marked_for_a_capture(context: CaseContext) -> None:
+    """During a capture, a block from outside of the graph is marked with record_stream for the capturing stream and freed.
+    After the capture, empty_cache releases the memory of the block, also while the graph is alive."""
+    x, (stream, mine) = there(context, counting(1)), context.streams()
+    gc.collect()  # frees graphs of other cases
+    before = _reserved(context)
+    with mine:
+        block = torch.zeros(LARGE, device=context.device)
+    held = context.counters().reserved - before
+    context.must(held > 0, "a block that was allocated on a new stream did not raise `reserved`")
+    context.settle()
+    with captured(context, stream) as graph:
+        x.add_(1)
+        block.record_stream(stream)
+        del block
+    text = "memory of a block that was freed during a capture stayed reserved after it (in bytes)"
+    context.same(_reserved(context) - before, 0, text)
+    replay(context, graph, stream=stream)
+    context.equal(x, counting(1) + 1, "the replay gave a wrong result")

@@ -223,7 +223,8 @@ def _work(context: CaseContext, milliseconds: float) -> None:
 
 @cases("events.elapsed")
 def grows(context: CaseContext) -> None:
-    """elapsed_time() between two events is at least 0, and grows with the work between the events."""
+    """elapsed_time() between two events is at least 0, and grows with the work between the events. It is 0 from an event
+    to itself."""
     for kind in _kinds(context):
         first, second, third = (kind.event(enable_timing=True) for _ in range(3))
         stream = kind.stream()
@@ -242,9 +243,8 @@ def grows(context: CaseContext) -> None:
             "elapsed_time() does not grow with the work between the events",
             found=(one, both),
         )
-        context.check(
-            first.elapsed_time(first) >= 0, "elapsed_time() of an event to itself is negative"
-        )
+        itself = first.elapsed_time(first)
+        context.check(itself == 0, "elapsed_time() of an event to itself is not 0", found=itself)
 
 
 @cases("events.elapsed", over={"in_milliseconds": (0,)})
@@ -339,6 +339,21 @@ def distinct(context: CaseContext) -> None:
             len(ids),
             len(events),
             "live recorded events share an event_id: there are fewer distinct ids than events",
+        )
+
+
+@cases("events.identity")
+def same_after_each_record(context: CaseContext) -> None:
+    """An event has the same event_id after each of its records, on one stream or on two."""
+    for kind in _kinds(context):
+        event, streams = kind.event(), two(context, make=kind.stream)
+        ids = []
+        for stream in (streams[0], streams[0], streams[1]):
+            event.record(stream)
+            event.synchronize()
+            ids.append(event.event_id)
+        context.same(
+            ids, [ids[0]] * 3, "the event_id of an event changed when it was recorded again"
         )
 
 
@@ -455,11 +470,12 @@ def handle_is_stable(context: CaseContext) -> None:
     )
 
 
-@cases("events.ipc")
-def works_in_its_process(context: CaseContext) -> None:
-    """An interprocess event also orders two streams of its own process."""
-    first, second = two(context, make=_own(context).stream)
-    event, tensor = context.own("event")(interprocess=True), filled(context, 1)
+@cases("events.ipc", over={"works_in_its_process": (0,)})
+@cases("events.ipc", over={"works_on_another_index": (1,)}, indices=2)
+def works_in_its_process(context: CaseContext, index: int) -> None:
+    """An interprocess event also orders two streams of its own process, on each device index."""
+    first, second = two(context, index, make=_own(context).stream)
+    event, tensor = context.own("event")(interprocess=True), filled(context, 1, index)
     with context.hold(first) as hold:
         event.record(first)
         event.wait(second)
@@ -473,7 +489,7 @@ def works_in_its_process(context: CaseContext) -> None:
 def latest_record_of_several_streams(context: CaseContext) -> None:
     """An interprocess event is recorded on a busy stream and then on an idle one. Only the latest record counts: query() is
     True and synchronize() returns while the first stream is still busy, and query() stays True when that stream has
-    finished."""
+    finished. synchronize() waits for a record on a busy stream."""
     first, second = two(context, make=_own(context).stream)
     event, tensor = context.own("event")(interprocess=True), filled(context, 1)
     with context.hold(first) as hold:
@@ -486,8 +502,12 @@ def latest_record_of_several_streams(context: CaseContext) -> None:
         hold.call(event.synchronize)
     leaves(context, first, tensor, 1, "a record changed a tensor")
     context.check(event.query(), "query() became False when an earlier record was reached")
-    event.record(first)
-    event.synchronize()
+    with context.hold(first) as hold:
+        event.record(first)
+        text = (
+            "synchronize() of an interprocess event returned before its latest record had completed"
+        )
+        hold.keeps_waiting(event.synchronize, text)
     context.check(event.query(), "query() is False after synchronize() of an interprocess event")
 
 

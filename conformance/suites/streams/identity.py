@@ -341,15 +341,13 @@ def pool(context: CaseContext) -> None:
 
 @cases("streams.priority")
 def kept(context: CaseContext) -> None:
-    """The priority that a stream reports is the priority with which the stream was made."""
+    """The priority that a stream reports is the priority with which the stream was made, on each device index."""
     make = context.own("stream")
-    for priority in priorities(context):
-        made = make(device=context.device, priority=priority)
-        context.same(
-            made.priority,
-            priority,
-            "the priority of a stream differs from the priority with which it was made",
-        )
+    for index in context.indices:
+        for priority in priorities(context):
+            made = make(device=context.at(index), priority=priority)
+            text = "the priority of a stream differs from the priority with which it was made"
+            context.same(made.priority, priority, text, at=f"index {index}")
 
 
 @cases("streams.priority", over={"too_high": (5,), "too_low": (-5,)})
@@ -401,13 +399,19 @@ def distinct(context: CaseContext) -> None:
     )
 
 
-@cases("streams.external", requires={"native_handle"})
-def orders_with_its_owner(context: CaseContext) -> None:
-    """A stream is wrapped as an external stream. Work that is queued through the wrapper and work that is
-    queued on the stream itself run in the order of the calls."""
-    owner, _ = two(context)
-    wrapped = context.own("external_stream")(owner.native_handle, 0)
-    tensor = filled(context, 0)
+_ORDERS = "orders_with_its_owner"
+
+
+@cases("streams.external", requires={"native_handle"}, over={_ORDERS: (0,)})
+@cases("streams.external", requires={"native_handle"}, over={f"{_ORDERS}_on_another_index": (1,)}, indices=2)  # fmt: skip
+def orders_with_its_owner(context: CaseContext, index: int) -> None:
+    """A stream is wrapped as an external stream, which has its device index. Work that is queued through the wrapper and
+    work that is queued on the stream itself run in the order of the calls."""
+    owner, _ = two(context, index)
+    wrapped = context.own("external_stream")(owner.native_handle, index)
+    text = "the external stream has another device index than the stream that it wraps"
+    context.same(wrapped.device_index, index, text)
+    tensor = filled(context, 0, index)
     with hold_stream(context, owner) as hold:
         with owner:
             tensor.add_(2)

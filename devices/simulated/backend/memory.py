@@ -110,7 +110,13 @@ class PluggableAllocator:
 
 def change_current_allocator(allocator: PluggableAllocator) -> None:
     """Replaces the current allocator by the given one. Raises RuntimeError if memory has been handed out already."""
-    native.library.plug_in(allocator.alloc, allocator.free)
+    index = native.on("allocator.pluggable_told_index_0")
+    stream = native.on("allocator.pluggable_told_no_stream")
+
+    def alloc(size: int, device: int, handle: int) -> int:
+        return allocator.alloc(size, 0 if index else device, 0 if stream else handle)
+
+    native.library.plug_in(alloc if index or stream else allocator.alloc, allocator.free)
 
 
 def driver_alloc(size: int, device: torch.types.Device = None) -> int:
@@ -183,6 +189,10 @@ def _snapshot() -> dict[str, Any]:
     made: dict[str, Any] = native.library.memory_snapshot()
     if native.on("allocator.snapshot_all_small"):
         made["segments"] = [{**one, "segment_type": "small"} for one in made["segments"]]
+    if native.on("allocator.history_oom_without_free_memory"):
+        for event in (event for trace in made["device_traces"] for event in trace):
+            if event["action"] == "oom":
+                event["device_free"] = 0
     for fault, action in _HIDDEN.items():
         if native.on(fault):
             traces = made["device_traces"]

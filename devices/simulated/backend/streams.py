@@ -35,6 +35,8 @@ class Stream(torch.Stream):
     @property
     def priority(self) -> int:
         """The priority of the stream, clamped to ``priority_range``."""
+        if self.device_index and native.on("streams.priority_lost_elsewhere"):
+            return 0
         return int(native.library.stream_priority(self.device_index, self.stream_id))
 
     @staticmethod
@@ -48,7 +50,7 @@ class ExternalStream(Stream):
     for an invalid handle."""
 
     def __new__(cls, handle: int, device: torch.types.Device = None) -> ExternalStream:
-        index = index_of(device)
+        index = 0 if native.on("streams.external_of_index_0") else index_of(device)
         kind = int(torch._C._autograd.DeviceType.PrivateUse1.value)
         stream_id = native.library.stream_of_handle(handle, index)
         made: Any = torch.Stream.__new__
@@ -156,7 +158,10 @@ class _OwnEvent(torch.Event):
         chosen = stream or torch.accelerator.current_stream(native.NAME)
         super().record(chosen)
         if self._shared:
-            native.library.record_shared_event(self._shared, chosen.device_index, chosen.stream_id)
+            place = chosen.device_index, chosen.stream_id
+            if chosen.device_index and native.on("events.ipc_recorded_on_index_0"):
+                place = 0, 0  # the default stream there
+            native.library.record_shared_event(self._shared, *place)
 
     def wait(self, stream: torch.Stream | None = None) -> None:
         """Makes a stream wait for the latest record of the event. The default is the current stream."""

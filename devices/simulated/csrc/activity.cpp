@@ -269,7 +269,7 @@ class Session final : public libkineto::IActivityProfilerSession {
     made.resource = static_cast<int32_t>(one.queue);
     made.threadId = one.thread;
     made.linked = op;
-    if (op != nullptr) {
+    if (op != nullptr || on(Fault::profiler_arrow_from_nowhere)) {
       connect(made, one, false);
     }
     made.addMetadata("device", one.device);

@@ -18,6 +18,9 @@ namespace simulated {
 namespace {
 
 size_t block_size(size_t bytes) {
+  if (on(Fault::allocator_exact_sizes_rounded_up) && roundup_divisions(bytes) > 1) {
+    ++bytes;
+  }
   // roundup_power2_divisions: sizes between two powers of two are rounded up to one of this many steps.
   const size_t divisions = roundup_divisions(bytes);
   if (divisions > 1 && bytes > kMinBlock * divisions) {
@@ -90,6 +93,10 @@ void DeviceMemory::free(Block* block) {
   for (Queue* other : block->used_on) {
     auto mark = std::make_shared<Mark>();
     if (const auto capture = other->capture()) {
+      if (on(Fault::graphs_marked_block_lost)) {
+        ++block->pending;  // forever
+        continue;
+      }
       mark = capture->over();  // nothing of what is recorded there has run
     } else {
       other->mark(mark);
@@ -99,7 +106,9 @@ void DeviceMemory::free(Block* block) {
       pending_.emplace_back(mark, block);
     }
   }
-  block->used_on.clear();
+  if (!on(Fault::allocator_marks_outlive_blocks)) {
+    block->used_on.clear();
+  }
   if (on(Fault::allocator_unlocked_free_list) && is_crowded()) {
     ++block->pending;  // forever: the block is lost
     return;
@@ -194,7 +203,9 @@ Block* DeviceMemory::new_segment_locked(Pool& pool, size_t size, QueueId queue, 
   if (address == nullptr) {
     out_of_memory_locked(request, !fits());
   }
-  ++stats_.num_device_alloc;
+  if (!on(Fault::allocator_device_calls_not_counted)) {
+    ++stats_.num_device_alloc;
+  }
   auto* block = new Block;
   block->address = address;
   block->size = bytes;
@@ -234,7 +245,7 @@ Block* DeviceMemory::split_locked(Block* block, size_t size) {
   remaining->pool = block->pool;
   remaining->before = block;
   remaining->after = block->after;
-  if (block->after != nullptr) {
+  if (block->after != nullptr && !on(Fault::allocator_split_forgets_next)) {
     block->after->before = remaining;
   }
   block->after = remaining;
@@ -312,7 +323,7 @@ bool DeviceMemory::join_locked(Block* block, Block* neighbour) {
 }
 
 void DeviceMemory::collect_passed_locked(bool wait) {
-  if (wait && !pending_.empty()) {
+  if ((wait && !pending_.empty()) || on(Fault::allocator_every_request_counts_as_wait)) {
     ++stats_.num_sync_all_streams;
   }
   for (auto it = pending_.begin(); it != pending_.end();) {

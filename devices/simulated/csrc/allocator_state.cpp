@@ -48,13 +48,16 @@ void DeviceMemory::count(c10::CachingAllocator::StatArray& stat, const Pool& poo
     return;
   }
   if ((on(Fault::allocator_forget_free) && of_allocated && change < 0) ||
+      (on(Fault::allocator_inactive_split_kept) && &stat == &stats_.inactive_split && change < 0) ||
+      (on(Fault::allocator_segment_count_kept) && &stat == &stats_.segment && change < 0) ||
       (on(Fault::allocator_active_below_allocated) && &stat == &stats_.active_bytes)) {
     return;
   }
   if (on(Fault::allocator_count_too_little) && of_allocated) {
     change /= 2;
   }
-  for (StatType type : {StatType::AGGREGATE, pool.small ? StatType::SMALL_POOL : StatType::LARGE_POOL}) {
+  const bool as_small = pool.small || (on(Fault::allocator_large_counted_as_small) && !private_id(pool.owner));
+  for (StatType type : {StatType::AGGREGATE, as_small ? StatType::SMALL_POOL : StatType::LARGE_POOL}) {
     auto& one = stat[static_cast<size_t>(type)];
     const int64_t peak = one.peak;
     change >= 0 ? one.increase(change) : one.decrease(-change);
@@ -106,11 +109,15 @@ void each_stat(Stats& stats, Change change) {
         &stats.reserved_bytes, &stats.active_bytes, &stats.inactive_split_bytes, &stats.requested_bytes}) {
     std::for_each(array->begin(), array->end(), change);
   }
-  for (auto& pool : stats.reserved_bytes_by_private_pools) {
-    std::for_each(pool.second.begin(), pool.second.end(), change);
+  if (!on(Fault::allocator_pool_totals_kept)) {
+    for (auto& pool : stats.reserved_bytes_by_private_pools) {
+      std::for_each(pool.second.begin(), pool.second.end(), change);
+    }
   }
-  change(stats.oversize_allocations);
-  change(stats.oversize_segments);
+  if (!on(Fault::allocator_oversize_not_reset)) {
+    change(stats.oversize_allocations);
+    change(stats.oversize_segments);
+  }
 }
 }  // namespace
 

@@ -100,8 +100,10 @@ at::Tensor unowned(const at::Tensor& tensor) {
       std::move(same), c10::DispatchKeySet(c10::DispatchKey::CPU), tensor.dtype());
   auto* impl = made.unsafeGetTensorImpl();
   impl->set_sizes_and_strides(tensor.sizes(), tensor.strides(), tensor.storage_offset());
-  impl->_set_conj(tensor.is_conj());
-  impl->_set_neg(tensor.is_neg());
+  if (!on(Fault::transfer_pinned_copy_forgets_lazy_bits)) {
+    impl->_set_conj(tensor.is_conj());
+    impl->_set_neg(tensor.is_neg());
+  }
   return made;
 }
 
@@ -189,7 +191,9 @@ at::Tensor copy_from(const at::Tensor& self, const at::Tensor& to, bool non_bloc
   }
   if (from_device && to_device && self.device() != to.device()) {
     refuse_while_capturing(current_queue(self.device().index()), "a copy between devices");
-    current_queue(self.device().index()).drain();
+    if (!on(Fault::streams_converted_copy_ignores_source)) {
+      current_queue(self.device().index()).drain();
+    }
     raise_pending(self.device().index());
   }
   Aliases aliases(device);

@@ -44,6 +44,9 @@ MarkPtr mark_of(void* event) {
 }  // namespace
 
 void record_event(void** event, Queue& queue, int device, bool timed) {
+  if (on(Fault::events_made_anew_by_each_record) && *event != nullptr) {
+    *event = nullptr;  // not freed, as the new one must not get its address
+  }
   if (*event == nullptr) {
     const int index = device == -1 ? queue.device() : device;
     *event = on(Fault::events_event_id_repeats) ? event_of_all(index) : new Event{index, timed, {}, nullptr};
@@ -138,6 +141,9 @@ double elapsed(void* start, void* end) {
     return 1;
   }
   const bool in_ticks = first->device != 0 && on(Fault::events_elapsed_in_ticks_elsewhere);
+  if (on(Fault::events_elapsed_has_offset)) {
+    return 0.5 + std::chrono::duration<double, std::milli>(to->when() - from->when()).count();
+  }
   const double unit = on(Fault::events_elapsed_in_seconds) ? 1e-3 : in_ticks ? 1e3 : 1;
   return unit * std::chrono::duration<double, std::milli>(to->when() - from->when()).count();
 }

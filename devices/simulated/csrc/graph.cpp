@@ -81,7 +81,9 @@ class SimulatedGraph final : public at::GraphImplInterface {
     try {
       device_memory(queue.device()).begin_pool(id, wanted);
     } catch (...) {
-      capture->abandon();
+      if (!on(Fault::graphs_refused_capture_goes_on)) {
+        capture->abandon();
+      }
       throw;
     }
     device_ = queue.device();
@@ -120,7 +122,7 @@ class SimulatedGraph final : public at::GraphImplInterface {
       release_pool();
       throw;
     }
-    if (recorded_->nodes.empty() && !on(Fault::graphs_empty_capture_silent)) {
+    if ((recorded_->nodes.empty() || on(Fault::graphs_every_capture_warns)) && !on(Fault::graphs_empty_capture_silent)) {
       TORCH_WARN(
           "The graph is empty: nothing was recorded on the capturing stream. Work on other streams or devices belongs "
           "to a graph only if it is joined to that stream by events.");
@@ -133,7 +135,8 @@ class SimulatedGraph final : public at::GraphImplInterface {
   void instantiate() override {
     TORCH_CHECK(recorded_ != nullptr || executable_ != nullptr, "simulated device: instantiate() without a capture before it");
     TORCH_CHECK(
-        executable_ == nullptr || keep_, "simulated device: instantiate() is for graphs made with keep_graph=True");
+        executable_ == nullptr || (keep_ && !on(Fault::graphs_instantiated_once)),
+        "simulated device: instantiate() is for graphs made with keep_graph=True");
     executable_ = std::make_shared<Executable>(recorded_);
     if (!keep_ && !debug_) {
       recorded_ = nullptr;  // the executable holds what it needs
@@ -198,7 +201,9 @@ class SimulatedGraph final : public at::GraphImplInterface {
       executable_->forget();
     }
     executable_ = nullptr;  // queued work keeps it alive
-    recorded_ = nullptr;
+    if (!on(Fault::graphs_kept_graph_not_reset)) {
+      recorded_ = nullptr;
+    }
     release_pool();
   }
 

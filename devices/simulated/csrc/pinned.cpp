@@ -63,7 +63,9 @@ void release_pinned(void* address) {
   auto found = all.live.find(reinterpret_cast<uintptr_t>(address));
   const size_t size = found->second.size;
   all.cached.emplace(size, std::make_pair(address, std::move(found->second.used)));
-  all.live.erase(found);
+  if (!on(Fault::allocator_host_freed_stays_pinned)) {
+    all.live.erase(found);
+  }
   if (!on(Fault::allocator_host_miscount)) {
     all.stats.host.active_requests.decrease(1);
     all.stats.host.active_bytes.decrease(static_cast<int64_t>(size));
@@ -158,7 +160,9 @@ void empty_pinned_cache() {
       ++it;
       continue;
     }
-    munmap(it->second.first, it->first);
+    if (!on(Fault::allocator_host_memory_not_returned)) {
+      munmap(it->second.first, it->first);
+    }
     ++all.stats.host.num_host_free;
     if (!on(Fault::allocator_host_release_not_counted)) {
       all.stats.host.allocations.decrease(1);

@@ -61,6 +61,9 @@ void Queue::start_thread_locked() {
 }
 
 void Queue::submit(Task task, const char* what, const void* in_turn) {
+  if (on(Fault::device_fork_loses_work) && in_bad_fork()) {
+    return;
+  }
   refuse_after_fork();
   if (in_bad_fork()) {
     task();  // for a planted fault: there is no thread to run it
