@@ -10,7 +10,7 @@ import signal
 import sys
 import threading
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from types import ModuleType, TracebackType
@@ -40,7 +40,7 @@ def run_to_end(
     reason if the program failed, otherwise an empty string. It is not called in processes that the program forks."""
     from devices.errors import in_a_line
 
-    process, ends = os.getpid(), list[str]()
+    process, ends, before = os.getpid(), list[str](), threading.enumerate()
 
     def end(ended: str) -> None:
         if not ends and os.getpid() == process:
@@ -54,7 +54,7 @@ def run_to_end(
                 try:
                     run_program(program)
                 finally:
-                    _join_threads()
+                    _join_threads_but(before)
         except SystemExit as error:
             ended = _exit_text(error.code)
             raise
@@ -115,11 +115,11 @@ def _exit_text(code: Any) -> str:
     return f"exit code {code if isinstance(code, int) else 1}"
 
 
-def _join_threads() -> None:
+def _join_threads_but(before: Collection[threading.Thread]) -> None:
     """Waits until the program's non-daemon threads have ended, as Python does at its exit. Their calls belong to the
-    program."""
+    program; those of the threads that were there ``before`` do not."""
     for each in threading.enumerate():
-        if each is not threading.current_thread() and not each.daemon:
+        if each not in before and not each.daemon:
             each.join()
 
 

@@ -140,6 +140,7 @@ DIRECTED = [
     *("input=0", "input=1", "input=2", "input=3", "input=0+1", "input=0+2", "input=1+2"),
     *("batched", "inplace=contiguous", "inplace=transposed"),
     *("inplace_slice=contiguous", "inplace_slice=transposed"),
+    *("saved=contiguous+step_inner+offset", "saved=reversed", "saved=channels_last"),
 ]
 
 #: Of gradients: each is a name of its own, and one with inputs in the same layout.

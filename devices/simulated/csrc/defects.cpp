@@ -8,8 +8,8 @@ namespace simulated {
 
 Defect defect_of(const std::string& op) {
   constexpr Defect inputs{true, false, false}, outputs{false, true, false}, pivots{false, true, true},
-      lists{false, false, false, true},
-      sgd{false, false, false, true, true};
+      lists{false, false, false, true}, statistics{false, false, false, false, true},
+      sgd{false, false, false, true, false, true};
   static const std::unordered_map<std::string, Defect> known = {
       // A reduced dimension of stride 0 is read as if it were contiguous.
       {"aten::median", inputs},
@@ -27,7 +27,7 @@ Defect defect_of(const std::string& op) {
       {"aten::_ctc_loss_backward.Tensor", inputs},
       // Tensors that the forward saved are read as if they were contiguous.
       {"aten::native_layer_norm_backward", inputs},
-      {"aten::native_group_norm_backward", inputs},
+      {"aten::native_group_norm_backward", statistics},
       {"aten::adaptive_max_pool3d_backward", inputs},
       {"aten::fractional_max_pool2d_backward", inputs},
       {"aten::fractional_max_pool3d_backward", inputs},
@@ -87,7 +87,10 @@ Staged::Staged(const Defect& defect, const std::vector<bool>& written, bool in_p
     if (written[place] && defect.outputs_as_dense) {
       copies_.emplace_back(original, at::clone(original, at::MemoryFormat::Contiguous));
       call[place] = copies_.back().second;
-    } else if (!written[place] && defect.inputs_as_dense && !original.is_contiguous()) {
+      continue;
+    }
+    const bool small = defect.small_inputs_as_dense && original.dim() <= 2;
+    if (!written[place] && (defect.inputs_as_dense || small) && !original.is_contiguous()) {
       call[place] = at::clone(original, at::MemoryFormat::Contiguous);
     }
   }

@@ -18,10 +18,13 @@ struct Defect {
 
   bool lists_as_dense = false;  // takes lists of tensors as if all were contiguous: gets such copies, copied back
 
+  bool small_inputs_as_dense = false;  // reads inputs of up to two dimensions, such as statistics, in a row: gets copies
+
   bool halves_as_float = false;  // with lists_as_dense: loses what it computes in 16 bits, gets float32
 
   explicit operator bool() const {
-    return inputs_as_dense || outputs_as_dense || reads_unwritten_pivots || lists_as_dense;
+    return inputs_as_dense || outputs_as_dense || reads_unwritten_pivots || lists_as_dense ||
+        small_inputs_as_dense;
   }
 };
 
