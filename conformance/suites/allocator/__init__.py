@@ -13,7 +13,10 @@ from conformance.suites.allocator import (
     leaks_beyond_ops,
     leaks_everywhere,
     limits,
+    pinned_host,
+    pluggable,
     pools,
+    streams_of_blocks,
 )
 
 SUITE = Suite(
@@ -23,7 +26,10 @@ SUITE = Suite(
         history.cases,
         blocks.cases,
         limits.cases,
+        streams_of_blocks.cases,
         pools.cases,
+        pluggable.cases,
+        pinned_host.cases,
         host_statistics.cases,
         drawn.cases,
         leaks.cases,

@@ -2,10 +2,12 @@
 
 from conformance.checks.cases.cases import OpCheck, Suite, collect_cases
 from conformance.suites.graphs import (
+    callables,
     capture,
     every_op,
     fork_join,
     graph_programs,
+    lifecycle,
     pools,
     random_numbers,
     replays,
@@ -15,6 +17,8 @@ SUITE = Suite(
     "graphs",
     cases=collect_cases(
         capture.cases,
+        lifecycle.cases,
+        callables.cases,
         replays.cases,
         pools.cases,
         fork_join.cases,
