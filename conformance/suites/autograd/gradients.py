@@ -157,16 +157,7 @@ def collects_memory(procedure: Procedure) -> Procedure:
 def differentiated(call: Invocation, places: Sequence[int], cotangents: Cotangents) -> Gradients:
     """Make the call on leaves that share the memory of the inputs, and compute the gradients of the inputs at
     ``places``."""
-    answer, leaves = Gradients(), leaves_of(views(call.inputs), places)
-    with torch.enable_grad():
-        try:
-            args, kwargs = call.arguments(leaves, call.device)
-            outputs = tensors_of(call.function(*args, **kwargs))
-        except Exception as error:  # other clauses judge an exception of the forward call
-            answer.unjudged = error
-            return answer
-        _pulled_back(call, answer, outputs, [leaves[place] for place in places], cotangents)
-    return answer
+    return _differentiated(call, places, cotangents)
 
 
 @collects_memory
@@ -175,13 +166,17 @@ def differentiated_with_saved(
 ) -> Gradients:
     """Compute the gradients as ``differentiated`` does, with saved-tensor hooks that give backward copies of the saved
     tensors, in the layout ``memory`` (see ``restrided``)."""
+    hooks = torch.autograd.graph.saved_tensors_hooks
+    with hooks(torch.Tensor.detach, lambda saved: restrided(saved, memory)):
+        return _differentiated(call, places, cotangents)
+
+
+def _differentiated(call: Invocation, places: Sequence[int], cotangents: Cotangents) -> Gradients:
     answer, leaves = Gradients(), leaves_of(views(call.inputs), places)
-    pack = torch.autograd.graph.saved_tensors_hooks
     with torch.enable_grad():
         try:
             args, kwargs = call.arguments(leaves, call.device)
-            with pack(torch.Tensor.detach, lambda saved: restrided(saved, memory)):
-                outputs = tensors_of(call.function(*args, **kwargs))
+            outputs = tensors_of(call.function(*args, **kwargs))
         except Exception as error:  # other clauses judge an exception of the forward call
             answer.unjudged = error
             return answer

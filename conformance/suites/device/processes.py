@@ -122,7 +122,7 @@ def what_the_parent_made(context: CaseContext) -> None:
         for name, use in uses.items():
             try:
                 use()
-            except Exception:  # as it must
+            except Exception:  # the promise; the uses that do not raise are named
                 continue
             found.append(name)
         return ", ".join(found)
@@ -373,7 +373,7 @@ def _other_index_works(context: CaseContext) -> None:
         try:
             given = _fail(context, 1)
             context.ends(context.current_stream(1))  # the work fails before index 0 is looked at
-        except Exception:  # reported by one of the calls, which is allowed
+        except Exception:  # a call on index 1 may report the error of its work: then it was told
             given, told = [], 1
     for _ in range(2):
         try:
