@@ -20,10 +20,12 @@ from conformance.suites.autograd.gradients import (
     held_by,
     restrided,
 )
-from conformance.suites.autograd.saved_strides import MEMORY, SAVED
+from conformance.suites.autograd.saved_strides import MEMORY, SAVED, applies
 from devices.cell import Outcome
 from devices.simulated.backend.fault_switches import planted
+from opinfo.catalog import catalogue
 from opinfo.compare import DEFAULT_TOLERANCES, Wrong
+from opinfo.exceptions import exceptions
 from opinfo.guarded import identity
 from opinfo.layouts import CONTIGUOUS
 from tests.mutation.items import Subject
@@ -50,6 +52,33 @@ def test_a_restrided_tensor_is_in_channels_last() -> None:
 @pytest.mark.parametrize("given", [torch.tensor(1.0), torch.zeros(0, 3), torch.eye(3).to_sparse()])
 def test_a_tensor_without_other_strides_is_left_as_it_is(given: torch.Tensor) -> None:
     assert restrided(given, STEPPED) is given
+
+
+@pytest.mark.slow
+def test_the_ops_that_are_left_out_are_those_that_save_nothing() -> None:
+    """A pass of an op that saves nothing would say nothing."""
+    known = exceptions()
+    wrong = []
+    for op, info in catalogue().items():
+        if "float32" not in info.gradient_dtypes:
+            continue
+        subject = Subject(op, "float32", run=False)
+        if not applies(subject.traits):
+            continue
+        context = subject.context([SAVED])
+        run_checks(context, SUITE.op_checks)
+        judged = bool(context.recorder.cells[SAVED].checks)
+        left_out = known.excluded(SAVED, op, "float32", fake_only=False) is not None
+        wrong += [op] if judged == left_out else []
+    assert wrong == []
+
+
+def test_a_backward_that_saves_nothing_is_not_judged() -> None:
+    context = Subject("add", "float32", run=False).context([SAVED])
+    run_checks(context, SUITE.op_checks)
+    outcome = context.recorder.cells[SAVED].to_outcome()
+    assert outcome.outcome is Outcome.UNSUPPORTED
+    assert "no saved tensor that could have other strides" in outcome.message
 
 
 class _Squared(torch.autograd.Function):

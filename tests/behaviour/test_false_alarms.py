@@ -15,7 +15,7 @@ import torch
 from conformance.checks.behaviour import allocator_memory
 from conformance.checks.cases.context import CaseContext
 from conformance.checks.cases.exceptions import CheckFailed
-from conformance.suites.allocator import blocks, pools
+from conformance.suites.allocator import blocks, streams_of_blocks
 from conformance.suites.device import processes
 from conformance.suites.transfer import async_copies
 from devices.descriptor import Descriptor
@@ -49,12 +49,12 @@ def scripted(*reserved: int, **changes: Any) -> _Scripted:
 
 
 def test_a_block_whose_segment_was_given_back_may_serve_another_stream() -> None:
-    pools.own_stream_only(scripted(4096, 0), 4096)
+    streams_of_blocks.own_stream_only(scripted(4096, 0), 4096)
 
 
 def test_a_block_that_is_kept_may_not() -> None:
     with pytest.raises(CheckFailed):
-        pools.own_stream_only(scripted(4096, 4096), 4096)
+        streams_of_blocks.own_stream_only(scripted(4096, 4096), 4096)
 
 
 def test_a_segment_that_was_given_back_is_not_missed_when_its_size_is_asked_for_again() -> None:
@@ -95,7 +95,7 @@ def test_an_allocator_that_does_not_cache_has_nothing_to_release(
 
     monkeypatch.setattr(allocator_memory, "fresh", lambda _: None)
     with nullcontext() if right else pytest.raises(CheckFailed):
-        pools.after_release(Uncached(open_device(get("cpu")), "a seed"))
+        streams_of_blocks.after_release(Uncached(open_device(get("cpu")), "a seed"))
 
 
 @pytest.mark.parametrize(("reads_at", "right"), [("the call", True), ("the end", False)])

@@ -65,7 +65,7 @@ def test_another_exception_of_a_reference_is_its_own() -> None:
 def test_a_call_that_ends_the_process_of_a_reference_is_counted_and_the_others_return(
     tmp_path: Path,
 ) -> None:
-    trials = Trials(LeftOut(), seconds=0.2)
+    trials = Trials(LeftOut(), seconds=3)
     tried = trials.tried(ending.reference)
     assert torch.equal(tried(torch.ones(2)), torch.full((2,), 2.0))
     with pytest.raises(ValueError, match="9 elements"):
@@ -80,13 +80,13 @@ def test_a_call_that_ends_the_process_of_a_reference_is_counted_and_the_others_r
         "the smallest: (float32[3])",
         "1 call was left out, because the process of the reference exited with status 0; "
         "the smallest: (float32[5])",
-        "1 call was left out, because the reference did not return within 0.2 s; "
+        "1 call was left out, because the reference did not return within 3 s; "
         "the smallest: (float32[6])",
         "1 call was left out, because the process of the reference exited with status 1; "
         "the smallest: (float32[7])",
     ]
     trials.save(tmp_path)
-    again = Trials(LeftOut(), seconds=0.2)
+    again = Trials(LeftOut(), seconds=3)
     again.load(tmp_path)
     assert again.ends == trials.ends and len(again.ends) == 7
 

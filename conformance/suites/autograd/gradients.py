@@ -83,6 +83,7 @@ class Gradients:
     read: Sequence[torch.Tensor | None] = ()
     raised: Exception | None = None
     unjudged: Exception | None = None  # raised by the forward call, so backward was not judged
+    says_nothing: bool = False  # no saved tensor had another layout, so that the gradients are those of any other clause
     judged_by: str = ""  # the clause that judges ``unjudged``, if it does not judge plain calls
     devices: Sequence[str] = ()  # the expected device of each gradient
     found_on: Sequence[str | None] = ()  # the device of each gradient
@@ -166,9 +167,17 @@ def differentiated_with_saved(
 ) -> Gradients:
     """Compute the gradients as ``differentiated`` does, with saved-tensor hooks that give backward copies of the saved
     tensors, in the layout ``memory`` (see ``restrided``)."""
-    hooks = torch.autograd.graph.saved_tensors_hooks
-    with hooks(torch.Tensor.detach, lambda saved: restrided(saved, memory)):
-        return _differentiated(call, places, cotangents)
+    changed = []
+
+    def unpacked(saved: torch.Tensor) -> torch.Tensor:
+        found = restrided(saved, memory)
+        changed.append(found.stride() != saved.stride())
+        return found
+
+    with torch.autograd.graph.saved_tensors_hooks(torch.Tensor.detach, unpacked):
+        answer = _differentiated(call, places, cotangents)
+    answer.says_nothing = not any(changed)
+    return answer
 
 
 def _differentiated(call: Invocation, places: Sequence[int], cotangents: Cotangents) -> Gradients:

@@ -17,13 +17,14 @@ from conformance.suites.autograd.first_order import PLAIN, lays_of, of_inputs
 from conformance.suites.autograd.gradient_judge import judge_gradients, judge_gradients_of_kernels
 from conformance.suites.autograd.gradients import Gradients, differentiated_with_saved
 from conformance.suites.autograd.samples import few_of_torch, known_of
-from opinfo.samples import Traits
+from opinfo.samples import Sample, Traits
 
 SAVED = "autograd.saved_strides"
 #: The layouts of saved tensors that are tried (see ``restrided``).
 MEMORY = ("contiguous+step_inner+offset", "reversed", "channels_last")
-#: The number of samples of an op.
-_SAMPLES = 2
+#: The number of samples of an op, and the number from which they are taken.
+_SAMPLES, _AMONG = 4, 8
+_NOTHING_SAVED = "backward needs no saved tensor that could have other strides"
 #: The family of ops whose shared formula reads the strides of a saved tensor: gradients that eager CPU computes too pass.
 _BY_FORMULA = "gradients.of_saved_strides"
 
@@ -35,12 +36,13 @@ def applies(t: Traits) -> bool:
 
 
 def saved_strides(ctx: OpContext) -> None:
-    """Check the gradients of two samples in contiguous layout, with the saved tensors in each of the layouts ``MEMORY``."""
+    """Check the gradients of a few samples in contiguous layout, with the saved tensors in each of the layouts ``MEMORY``.
+    Gradients without a saved tensor that has another layout then say nothing, and are not judged."""
     procedure: Callable[..., Gradients] = differentiated_with_saved
     shared = _BY_FORMULA in ctx.traits.families
     judges: dict[str, Judge] = {SAVED: judge_gradients if shared else judge_gradients_of_kernels}
-    with ctx.running(SAVED):
-        for sample in few_of_torch(ctx, _SAMPLES):
+    with ctx.running(SAVED) as record:
+        for sample in _samples(ctx):
             known, laid = known_of(ctx, sample), lays_of(ctx, sample, {PLAIN}).get(PLAIN)
             if laid is None or not known.places or not known.returns(laid.geometries):
                 continue
@@ -54,3 +56,15 @@ def saved_strides(ctx: OpContext) -> None:
                 name = f"saved={memory}"
                 ctx.judge(judges, procedure, given, reference, layout=name, check="gradient")
             ctx.rebuild(sample)
+        record.pass_over_unless_checked(_NOTHING_SAVED)
+
+
+def _samples(ctx: OpContext) -> list[Sample]:
+    """Return up to four of torch's samples whose tensors have several elements: the two most telling ones of a few, and of
+    more samples those with other arguments first: batch norm saves other statistics in eval mode."""
+    more = few_of_torch(ctx, _AMONG)
+    forms = [each.call.form for each in more]
+    others = [each for n, each in enumerate(more) if forms[n] not in forms[:n]]
+    ordered = (*few_of_torch(ctx, 2), *others, *more)
+    held = {s.index: s for s in ordered if any(t.numel() > 1 for t in s.tensors)}
+    return list(held.values())[:_SAMPLES]
