@@ -18,6 +18,8 @@ from typing import Any, NamedTuple
 
 import torch
 
+from opinfo.torch_private import negated
+
 #: Tensors with up to this many elements are written as lists of numbers; larger ones are compressed.
 _READABLE = 32
 _NUMBERS = (torch.bool, torch.int64, torch.int32, torch.float32, torch.float64)
@@ -205,13 +207,23 @@ def _of_tensor(tensor: torch.Tensor) -> dict[str, Any]:
     if tensor.layout != torch.strided:
         layout = str(tensor.layout).removeprefix("torch.")
         return {"layout": layout, "dense": write_tensor(tensor.to_dense())}
-    return write_tensor(tensor.detach().resolve_conj().resolve_neg())
+    document = write_tensor(tensor.detach().resolve_conj().resolve_neg())
+    lazy = {"conj": tensor.is_conj(), "neg": tensor.is_neg()}
+    return document | {bit: True for bit, is_set in lazy.items() if is_set}
 
 
 def _to_tensor(document: Any) -> torch.Tensor:
     if "dense" in document:
         return read_tensor(document["dense"]).to_sparse(layout=getattr(torch, document["layout"]))
-    return read_tensor(document)
+    tensor = read_tensor(document)
+    # The memory of a tensor with a bit holds other numbers than its elements are. Complex32 has no kernel of neg.
+    parts = torch.view_as_real(tensor) if tensor.is_complex() else tensor
+    if "conj" in document:
+        parts[..., 1].neg_()
+    if "neg" in document:
+        parts.neg_()
+    tensor = tensor.conj() if "conj" in document else tensor
+    return negated(tensor) if "neg" in document else tensor
 
 
 def write_tensor(tensor: torch.Tensor) -> dict[str, Any]:

@@ -87,12 +87,15 @@ def _differentiate(context: Any, sample: Any) -> None:
         torch.autograd.grad(ends, leaves, [torch.ones_like(e) for e in ends], allow_unused=True)
 
 
-def misread(argument: str) -> Effect:
+def misread(argument: str, answers: list[Any]) -> Effect:
+    """The argument read in a row. The results are added to ``answers``; there are none if the kernel refuses the strides."""
+
     def effect(call: KernelCall) -> Any:
         given = call.values.get(argument)
         if not isinstance(given, torch.Tensor) or given.is_contiguous():
             return NOT_MET
-        return call.honest(**{argument: as_dense(given)})
+        answers.append(call.honest(**{argument: as_dense(given)}))
+        return answers[-1]
 
     return effect
 
@@ -111,9 +114,9 @@ def spoilt(argument: str) -> Effect:
 
 def result_of(op: str, overload: str, argument: str) -> str:
     """What became of a mutant: "noticed" by the clause, "by others", "survived", "not reached", or "equivalent" if the
-    backward does not read the values of the argument. Switches faults on in this process."""
+    backward does not read the values of the argument. A call that the kernel refuses does not reach the mutant. Switches faults on in this process."""
 
-    def red(effect: Effect) -> tuple[list[str], int]:
+    def red(effect: Effect) -> list[str]:
         planted = Planted((overload,), effect)
         planted.switch_on()
         try:
@@ -122,15 +125,16 @@ def result_of(op: str, overload: str, argument: str) -> str:
         finally:
             planted.switch_off()
         cells = context.recorder.cells
-        return [c for c in cells if cells[c].outcome() is Outcome.FAIL], planted.reached
+        return [c for c in cells if cells[c].outcome() is Outcome.FAIL]
 
     device()  # its kernels are there before a fault replaces them
-    found, reached = red(misread(argument))
+    answers: list[Any] = []
+    found = red(misread(argument, answers))
     if SAVED in found:
         return "noticed"
-    if not red(spoilt(argument))[0]:
+    if not red(spoilt(argument)):
         return "equivalent"
-    return "by others" if found else "survived" if reached else "not reached"
+    return "by others" if found else "survived" if answers else "not reached"
 
 
 def main() -> int:

@@ -69,6 +69,7 @@ from opinfo.reference import (
 )
 from opinfo.samples import Sample, Traits, choose, direct_seeding, expand_rule, expandable, mutates
 from opinfo.subject import Subject
+from opinfo.written_tensors import written_tensors
 
 #: Samples up to this size keep their buffers and references for all clauses of an item.
 _KEPT_BYTES = 2**18
@@ -233,18 +234,8 @@ class OpContext:
         return distinct((c for c in fits if self.device.takes(c.id)), operands)
 
     def mutable_inputs(self, sample: Sample) -> frozenset[int]:
-        """Returns the positions of the tensors that the call may change: self of an in-place op, running statistics in
-        training, and the weight of embedding with ``max_norm``."""
-        families = self.traits.families
-        if written := self.subject.written_tensors(sample.call):
-            return written
-        if "mutates.self" in families:
-            return frozenset({0})
-        if "mutates.running_stats" in families:
-            return frozenset(i for i, t in enumerate(sample.tensors) if i and t.dim() == 1)
-        if "mutates.max_norm" in families and sample.call.kwargs.get("max_norm") is not None:
-            return frozenset(range(len(sample.tensors)))
-        return frozenset()
+        """Returns the positions of the tensors that the call may change (see ``written_tensors``)."""
+        return written_tensors(self.subject, self.traits.families, sample.call)
 
     def geometries(self, sample: Sample, case: LayoutCase) -> tuple[Geometry, ...]:
         """Returns the geometry (shape, strides and offset) of each of the sample's tensors in a layout case."""

@@ -108,11 +108,7 @@ def chosen(ctx: OpContext) -> list[Sample]:
 def few_of_torch(ctx: OpContext, count: int) -> list[Sample]:
     """Return ``count`` of torch's samples whose gradients can be checked. The first has the most inputs whose gradient is
     not zero and, among equals, a result of several dimensions, and a tensor that can be channels_last."""
-    apart = partial(without_ties, families=ctx.traits.families, family="gradients.of_any")
-    layouts = ctx.subject.layouts  # of an op that only torch calls, those in which torch calls it
-    samples = (replace(each, call=apart(each.call), layouts=layouts) for each in ctx.samples)
-    usable = [s for s in samples if not s.axis and not s.reads_only and _usable(ctx, s)]
-    held = [each for each in usable if all(t.numel() for t in each.tensors)]
+    held = usable_of_torch(ctx)
     found = choose(held, 2 * count)
     if not any(map(_may_be_channels_last, found)):
         found += [*islice(filter(_may_be_channels_last, held), 1)]
@@ -121,6 +117,15 @@ def few_of_torch(ctx: OpContext, count: int) -> list[Sample]:
         return known_of(ctx, sample).shown, _may_be_channels_last(sample)
 
     return sorted(found, key=telling, reverse=True)[:count]
+
+
+def usable_of_torch(ctx: OpContext) -> list[Sample]:
+    """Return torch's samples whose gradients can be checked, without those that have a tensor without elements."""
+    apart = partial(without_ties, families=ctx.traits.families, family="gradients.of_any")
+    layouts = ctx.subject.layouts  # of an op that only torch calls, those in which torch calls it
+    samples = (replace(each, call=apart(each.call), layouts=layouts) for each in ctx.samples)
+    usable = [s for s in samples if not s.axis and not s.reads_only and _usable(ctx, s)]
+    return [each for each in usable if all(t.numel() for t in each.tensors)]
 
 
 def _may_be_channels_last(sample: Sample) -> bool:
@@ -237,6 +242,7 @@ class Known:
     wide: bool = True
     places: tuple[int, ...] = ()
     fixed: tuple[int, ...] = ()  # those of ``places`` whose gradient is None
+    strided: bool = True  # False if a gradient is a sparse tensor
     #: Number of inputs whose gradient is not zero; number of dimensions longer than 1 of the result, at most 2.
     shown: tuple[int, int] = (0, 0)
     _graphs: dict[tuple[int | None, ...], Graph] = field(default_factory=dict)
@@ -273,6 +279,7 @@ class Known:
             wanted = self._wanted(geometries, self.cotangents("contiguous", geometries))
             found = list(wanted.values())
             self.fixed = tuple(p for p, each in wanted.items() if each is None)
+            self.strided = all(e is None or e.layout == torch.strided for e in found)
             self.shown = _shown(graph, [each for each in found if each is not None])
         except RuntimeError:  # the CPU does not implement this gradient
             self._graphs.clear()

@@ -16,14 +16,14 @@ from conformance.suites.autograd import first_order
 from conformance.suites.autograd.first_order import PLAIN, lays_of, of_inputs
 from conformance.suites.autograd.gradient_judge import judge_gradients, judge_gradients_of_kernels
 from conformance.suites.autograd.gradients import Gradients, differentiated_with_saved
-from conformance.suites.autograd.samples import few_of_torch, known_of
+from conformance.suites.autograd.samples import few_of_torch, known_of, usable_of_torch
 from opinfo.samples import Sample, Traits
 
 SAVED = "autograd.saved_strides"
 #: The layouts of saved tensors that are tried (see ``restrided``).
 MEMORY = ("contiguous+step_inner+offset", "reversed", "channels_last")
-#: The number of samples of an op, and the number from which they are taken.
-_SAMPLES, _AMONG = 4, 8
+#: The number of samples of an op.
+_SAMPLES = 6
 _NOTHING_SAVED = "backward needs no saved tensor that could have other strides"
 #: The family of ops whose shared formula reads the strides of a saved tensor: gradients that eager CPU computes too pass.
 _BY_FORMULA = "gradients.of_saved_strides"
@@ -44,7 +44,9 @@ def saved_strides(ctx: OpContext) -> None:
     with ctx.running(SAVED) as record:
         for sample in _samples(ctx):
             known, laid = known_of(ctx, sample), lays_of(ctx, sample, {PLAIN}).get(PLAIN)
-            if laid is None or not known.places or not known.returns(laid.geometries):
+            if laid is None or not (
+                known.places and known.strided and known.returns(laid.geometries)
+            ):
                 continue
             cotangents = known.cotangents(PLAIN, laid.geometries)
             for memory in MEMORY:
@@ -60,11 +62,23 @@ def saved_strides(ctx: OpContext) -> None:
 
 
 def _samples(ctx: OpContext) -> list[Sample]:
-    """Return up to four of torch's samples whose tensors have several elements: the two most telling ones of a few, and of
-    more samples those with other arguments first: batch norm saves other statistics in eval mode."""
-    more = few_of_torch(ctx, _AMONG)
-    forms = [each.call.form for each in more]
-    others = [each for n, each in enumerate(more) if forms[n] not in forms[:n]]
-    ordered = (*few_of_torch(ctx, 2), *others, *more)
-    held = {s.index: s for s in ordered if any(t.numel() > 1 for t in s.tensors)}
-    return list(held.values())[:_SAMPLES]
+    """Return a few of torch's samples whose tensors have several elements. The first is the most telling one, each of the
+    others the one that differs most from those before it, in its tensors or else in its other arguments: a loss without weights
+    saves fewer tensors, and batch norm saves other statistics in eval mode."""
+    first = few_of_torch(ctx, 2)[:1]
+    rest = [*first, *(s for s in usable_of_torch(ctx) if s.index not in {f.index for f in first})]
+    rest = [each for each in rest if any(t.numel() > 1 for t in each.tensors)]
+    found: list[Sample] = []
+    seen: set[object] = set()
+    while rest and len(found) < _SAMPLES:
+        best = max(rest, key=lambda s: (len(_tensors(s) - seen), s.call.form not in seen))
+        found.append(best)
+        rest.remove(best)
+        seen |= {*_tensors(best), best.call.form}
+    return found
+
+
+def _tensors(sample: Sample) -> set[object]:
+    """Return the number of the tensors, their dtypes and their ranks."""
+    dtypes, ranks = zip(*((each.dtype, each.dim()) for each in sample.tensors))
+    return {len(sample.tensors), dtypes, ranks}
