@@ -319,10 +319,10 @@ COUNTS = Axis(
 
 def _refused(basis: Basis) -> Variations:
     """Yields calls that must raise an error, at most one call for each reason: the size of an operand, a dimension
-    number, a name, or the rank of an operand is wrong."""
+    number, a name, or the rank of an operand is wrong, or an operand has no elements."""
     every = [_unknown, _other_ranks]
     if "axes.keep_shapes" not in basis.families:  # with this family, other extents may be accepted
-        every = [_other_extents, _far, *every]
+        every = [_other_extents, _far, *every, _without_elements]
     for misfits in every:
         call = next(_refusals(basis, misfits), None)
         if call is not None:
@@ -341,8 +341,13 @@ def _is_refused(basis: Basis, taken: Arguments, call: Arguments) -> bool:
     error = basis.refusal(call)
     if error is None:
         return False
-    documented = isinstance(error, IndexError) and "Dimension out of range" in str(error)
+    documented = any(each in str(error) for each in _DOCUMENTED)
     return documented or (_meta(basis, taken) and not _meta(basis, call))
+
+
+#: Beginnings of errors that the CPU raises for arguments that no device may accept, although the meta device does: a
+#: dimension that does not exist, and the largest of no elements (pytorch/pytorch#17750).
+_DOCUMENTED = ("Dimension out of range", "Expected reduction dim")
 
 
 #: The most calls to try until one is rejected.
@@ -385,6 +390,17 @@ def _other_ranks(base: Sample) -> Iterator[Arguments]:
             yield Arguments(*base.call.bind([first.new_zeros(shape), *others]))
 
 
+def _without_elements(base: Sample) -> Iterator[Arguments]:
+    """Yields copies of a sample's call in which a size of all operands is 0, or each size: the largest of no elements does
+    not exist. The operands must have one shape, so that they fit each other."""
+    shapes = {each.shape for each in base.tensors if each.numel()}
+    if len(shapes) != 1 or () in shapes:
+        return
+    (shape,) = shapes
+    for empty in ((*shape[:-1], 0), (0, *shape[1:]), (0,) * len(shape)):
+        yield Arguments(*base.call.bind([each.new_zeros(empty) for each in base.tensors]))
+
+
 #: A number that is larger than the rank of any tensor.
 _FAR = 70
 
@@ -408,7 +424,7 @@ REFUSED = Axis(
     name="refused",
     finds="A kernel that does not check its arguments, or whose error message is lost.",
     bugs=("pytorch/pytorch#170507", "intel/torch-xpu-ops#5233"),
-    budget=4,
+    budget=5,
     layouts=("contiguous",),
     keeps_shapes=True,
     applies=lambda basis: (

@@ -76,7 +76,7 @@ def _specials(basis: Basis) -> Variations:
     ):
         yield from _one_by_one(basis)
         return
-    vectors = list(islice(_vectors(basis), 3)) if basis.elementwise else []
+    vectors = list(islice(_vectors(basis), len(_FORMS))) if basis.elementwise else []
     if "axes.loops" in basis.families:  # the operand that counts iterations keeps its values
         yield from vectors
         return
@@ -140,13 +140,13 @@ def _vectors(basis: Basis) -> Variations:
             places = places[:1]  # the other operand counts iterations
         if not places:
             continue
-        for turn, formed in enumerate((_as_it_is, _as_square, _repeated)):
+        for turn, formed in enumerate(_FORMS):
             call = _documented(basis, base, places, _arranged(basis, base, places, values, turn))
             if call is None:
                 continue
             made = basis.rebound(call, [formed(t) if t.dim() else t for t in call.tensors])
             # Repetition moves elements from the tail of a vector into the body of another, so results are checked again.
-            found = _agreeing(basis, made) if formed is _repeated else made
+            found = _agreeing(basis, made) if formed in (_repeated, _five_dimensional) else made
             yield base, (basis.accepted(found) if found is not None else None) or call
 
 
@@ -163,8 +163,15 @@ def _repeated(vector: torch.Tensor) -> torch.Tensor:
     return vector.repeat(_MANY // vector.numel() + 1)[-_MANY:].contiguous()
 
 
-#: The special value that comes first and the one that comes last, by turn: NaN, -0, infinity; -0, NaN, a subnormal number.
-_FIRST, _LAST = (0, 11, 10), (11, 0, 9)
+def _five_dimensional(vector: torch.Tensor) -> torch.Tensor:
+    return vector.expand(2, 1, 2, 1, -1).contiguous()
+
+
+_FORMS = (_as_it_is, _as_square, _repeated, _five_dimensional)
+
+#: The special value that comes first and the one that comes last, by turn: NaN, -0, infinity, NaN; -0, NaN, a subnormal number,
+#: -0.
+_FIRST, _LAST = (0, 11, 10, 0), (11, 0, 9, 11)
 
 
 def _arranged(
