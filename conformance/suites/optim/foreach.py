@@ -131,8 +131,9 @@ LISTS: dict[str, tuple[Piece, ...]] = {
     "long_ends_empty": _long(115, (0,)),
 }
 
-#: Small tensors, and tensors of more than one chunk (65,536 elements).
-LARGE: tuple[tuple[int, ...], ...] = ((5,), (65_537,), (0,), (2, 65_600), (3,))
+#: Small tensors, and tensors of more than one chunk (65,536 elements), of which the third has known elements around it (see
+#: ``apart``).
+LARGE: tuple[tuple[int, ...], ...] = ((5,), (65_537,), (2, 65_600), (0,), (3,))
 
 #: Dtypes that are tried, together in one list and each in its own list.
 DTYPES = (

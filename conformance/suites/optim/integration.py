@@ -55,7 +55,7 @@ def _infinity(placed_ones: Placed, value: float) -> None:
     grad.view(-1)[-1] = value
 
 
-_SCALED = {"scaled": (ALIKE, MANY), "scaled_dtypes": (DTYPES,)}
+_SCALED = {"scaled": (ALIKE, ALIKE[:1], MANY), "scaled_dtypes": (DTYPES,)}
 
 
 @cases(
