@@ -236,12 +236,14 @@ def _agreeing(basis: Basis, call: Arguments) -> Arguments | None:
     reliable result; None if more than two thirds would be replaced."""
     places = [place for place, each in enumerate(call.tensors) if each.dim()]
     agreed = _agreed(basis, call, places)
-    if agreed is None or int(agreed.sum()) * 3 < len(agreed):
+    if agreed is None or int(agreed.sum()) * 3 < agreed.numel():
         return None
     if bool(agreed.all()):
         return call
-    one = int(agreed.nonzero()[0])
-    every = [torch.where(agreed, t, t[one]).contiguous() if t.dim() else t for t in call.tensors]
+    one = int(agreed.view(-1).nonzero()[0])
+    every = [
+        torch.where(agreed, t, t.view(-1)[one]).contiguous() if t.dim() else t for t in call.tensors
+    ]
     return basis.accepted(basis.rebound(call, every))
 
 

@@ -129,6 +129,13 @@ LISTS: dict[str, tuple[Piece, ...]] = {
     "alike": ALIKE,
     "long": _long(350, (3,)),
     "long_ends_empty": _long(115, (0,)),
+    "one": (("contiguous+step_inner", (2, 7)),),
+    "large": (  # more than one chunk (65,536 elements)
+        (DENSE, (3,)),
+        ("transposed", (300, 230)),
+        ("contiguous+step_inner", (66_000,)),
+        (DENSE, (2, 33_000)),
+    ),
 }
 
 #: Small tensors, and tensors of more than one chunk (65,536 elements), of which the third has known elements around it (see
@@ -469,6 +476,9 @@ def lists_of_dtypes(context: CaseContext, op: str) -> None:
         large = _apart(context, op, overload, "large", LARGE, ["float32"]) or _apart(
             context, op, overload, "large", [s for s in LARGE if 0 not in s], ["float32"]
         )
+        halves = [each for each in floats if each in ("float16", "bfloat16")]
+        if halves:
+            _apart(context, op, overload, "large, 16 bits", [(65_537,), (2, 65_600), (3,)], halves)
         if not large or not tried:
             raise NotShown(
                 f"{name_of(overload)}: the single-tensor op refuses the list of large tensors, or all other lists"
@@ -580,22 +590,34 @@ def _special_list(context: CaseContext, special: torch.Tensor) -> Tensors:
     return made
 
 
+def _special_dtypes(context: CaseContext, special: torch.Tensor) -> Tensors:
+    """Return a list of small tensors and of tensors of more than 65,536 elements, with the given special values in each of the
+    floating-point dtypes."""
+    kinds = [getattr(torch, each) for each in DTYPES if each in context.descriptor.dtypes]
+    many = special.repeat(2**16 // len(special) + 1)
+    here = [one.to(kind) for one in (special, many) for kind in kinds if kind.is_floating_point]
+    return Tensors(here, [context.to_device(each.clone()) for each in here])
+
+
 @cases("optim.foreach")
 def special_values(context: CaseContext) -> None:
-    """Call foreach ops on NaN, infinities, zeros of both signs and subnormal numbers: results must equal those of a
-    loop over the single-tensor op on the CPU."""
+    """Call foreach ops on NaN, infinities, zeros of both signs and subnormal numbers, in float32 and in lists of several dtypes:
+    results must equal those of a loop over the single-tensor op on the CPU."""
+    flushed = {"float32", "bfloat16"} & {*context.descriptor.flushes_subnormals}
+    special = torch.tensor([each for each in SPECIAL if each != 1e-40 or not flushed])
     for op in ops():
         if op in MATRICES:
             continue  # the result of a sum with infinities depends on its order
         for overload in overloads_of(op):
-            made = Arguments(overload, {"whole": False, "alpha": False, "ord": 2})
-            subnormal = context.descriptor.flushes_subnormals
-            special = torch.tensor([v for v in SPECIAL if v != 1e-40 or "float32" not in subnormal])
-            lists = {}
-            for number, key in enumerate(made.lists):
-                lists[key] = _special_list(context, special.roll(3 * number))
-            made.count = 4
-            if not judge(context, op, overload, "special values", lists, made):
-                raise NotShown(
-                    f"{name_of(overload)}: the single-tensor op refuses the special values"
-                )
+            for build in (_special_list, _special_dtypes):
+                made = Arguments(overload, {"whole": False, "alpha": False, "ord": 2})
+                lists = {
+                    key: build(context, special.roll(3 * number))
+                    for number, key in enumerate(made.lists)
+                }
+                made.count = len(lists[made.lists[0]].here)
+                judged = judge(context, op, overload, "special values", lists, made)
+                if not judged and build is _special_list:
+                    raise NotShown(
+                        f"{name_of(overload)}: the single-tensor op refuses the special values"
+                    )

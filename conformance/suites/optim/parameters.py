@@ -51,8 +51,13 @@ ALIKE = (
     Parameter((6, 5), scale=1e-7),
     Parameter((33,), scale=1e-2),
 )
-#: A parameter of more than one chunk (65,536 elements), and small ones.
-LARGE = (Parameter((5,)), Parameter((2, 32_800)), Parameter((3, 3)))
+#: Parameters of more than one chunk (65,536 elements), and small ones.
+LARGE = (
+    Parameter((5,)),
+    Parameter((2, 32_800)),
+    Parameter((3, 3)),
+    Parameter((300, 230), "transposed+offset", "transposed+offset"),
+)
 #: More parameters than one kernel launch takes, some without elements.
 MANY = (*(Parameter((0,) if n % 5 == 2 else (1 + n % 3,)) for n in range(120)), Parameter((4,)))
 #: Layouts that autograd does not create but a user may: gradients in another layout, and parameters with gaps.

@@ -113,6 +113,8 @@ WAYS = {
 
 #: Optimisers that accept only certain parameters: matrices, or contiguous gradients.
 TAKE = {"Muon": MATRICES, "LBFGS": ROWS}
+#: Optimisers whose gradients must be contiguous in every list.
+TAKE_ROWS = frozenset({"LBFGS"})
 #: Number of steps of an optimiser that computes the loss up to 25 times per step.
 FEWER = {"LBFGS": 2}
 #: Optimisers that refuse parameters without elements.
@@ -122,7 +124,8 @@ TAKE_NO_EMPTY = frozenset({"Adafactor"})
 def parameters_of(name: str, which: str) -> tuple[Parameter, ...]:
     """Return the parameters of a list in ``LISTS`` that an optimiser accepts."""
     if name in TAKE:
-        fit = tuple(each for each in LISTS[which] if len(each.shape) == 2)
+        every = [p for p in LISTS[which] if name not in TAKE_ROWS or p.grad == ROWS[0].grad]
+        fit = tuple(each for each in every if len(each.shape) == 2)
         return TAKE[name] if which == "alike" else fit
     left_out = name in TAKE_NO_EMPTY
     return tuple(each for each in LISTS[which] if not (left_out and 0 in each.shape))
