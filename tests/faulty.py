@@ -4,24 +4,32 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Sequence
+from functools import cache
 
 import torch
 
 from conformance.checks.call_hooks import UNWATCHED, Guard
 from conformance.checks.cases.cases import OpCheck
-from conformance.checks.cells import Recorder
+from conformance.checks.cells import CellRecord, Recorder
 from conformance.checks.ops.context import OpContext, run_checks
 from devices import registry
+from devices.cell import CallKey, Outcome
+from opinfo.axes import samples_of
+from opinfo.catalog import catalogue
 from opinfo.database import DATABASE
 from opinfo.device import Device
 from opinfo.exceptions import exceptions
 from opinfo.guarded import identity
+from opinfo.plan import plan_specs
 from opinfo.reference import StrideReference
 from opinfo.samples import Sample, probe
 from opinfo.subject import Subject
 from tests.planting.calls import Effect
 from tests.planting.places import Here, in_front_of
+
+#: Outcomes by which a fault is noticed.
+NOTICED = frozenset({Outcome.FAIL, Outcome.CRASH, Outcome.HANG})
 
 
 class Moved:
@@ -50,6 +58,50 @@ def faulty(op: Subject, effect: Effect, here: Here | None) -> Subject:
         {name: f and in_front_of(f, effect, here) for name, f in variants.items()},
     )
     return made
+
+
+class _Found(BaseException):
+    """A check has failed: the rest need not run. No exception that a check takes for the device's."""
+
+    def __init__(self, clauses: tuple[str, ...]) -> None:
+        self.clauses = clauses
+
+
+class _UntilFound(Guard):
+    """Ends the item at the first failure."""
+
+    def __init__(self) -> None:
+        self._records: Sequence[CellRecord] = ()
+
+    def begin(
+        self, group: Sequence[str], records: Sequence[CellRecord], at_least: float = 0.0
+    ) -> None:
+        self._records = records
+
+    def call(self, call: CallKey, clauses: Collection[str] = ()) -> bool:
+        if any(record.failed for record in self._records):
+            raise _Found(tuple(record.key.clause for record in self._records if record.failed))
+        return True
+
+
+@cache
+def samples_of_every_plan(op: str, dtype: str) -> list[Sample]:
+    declared = registry.get("cpu").dtypes
+    return samples_of(catalogue()[op], dtype, plan_specs()["quick"].samples, declared)
+
+
+def clauses_that_fail(
+    op: str, dtype: str, checks: Iterable[OpCheck], effect: Effect, *, everywhere: bool = False
+) -> tuple[str, ...]:
+    """The clauses of the first check that fails with a fault in front of an op, on the samples that every plan has; none if
+    the fault is not noticed."""
+    about = op, dtype, samples_of_every_plan(op, dtype), checks, effect
+    try:
+        recorder = run_faulty(*about, _UntilFound(), everywhere=everywhere)
+    except _Found as found:
+        return found.clauses
+    cells = recorder.cells.values()
+    return tuple(record.key.clause for record in cells if record.outcome() in NOTICED)
 
 
 def run_faulty(

@@ -345,8 +345,8 @@ def _is_refused(basis: Basis, taken: Arguments, call: Arguments) -> bool:
     return documented or (_meta(basis, taken) and not _meta(basis, call))
 
 
-#: Beginnings of errors that the CPU raises for arguments that no device may accept, although the meta device does: a
-#: dimension that does not exist, and the largest of no elements (pytorch/pytorch#17750).
+#: Parts of messages with which the CPU refuses arguments that no device may accept, even if the meta device accepts them:
+#: a dimension that does not exist, and the maximum of no elements (pytorch/pytorch#17750).
 _DOCUMENTED = ("Dimension out of range", "Expected reduction dim")
 
 

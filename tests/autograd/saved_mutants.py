@@ -52,15 +52,19 @@ class _Backward(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
+def subjects() -> Iterator[tuple[str, Subject]]:
+    """The ops to which ``autograd.saved_strides`` applies, with those that ``exceptions.toml`` leaves out."""
+    for op, info in catalogue().items():
+        if "float32" in info.gradient_dtypes:
+            subject = Subject(op, "float32", run=False)
+            if applies(subject.traits):
+                yield op, subject
+
+
 def pairs() -> Iterator[Pair]:
     """Every backward overload that the CPU's ops reach and that the simulated device has a kernel of, with each tensor
     argument but the first one, which is the gradient of the result."""
-    for op, info in catalogue().items():
-        if "float32" not in info.gradient_dtypes:
-            continue
-        subject = Subject(op, "float32", run=False)
-        if not applies(subject.traits):
-            continue
+    for op, subject in subjects():
         context = subject.context([SAVED])
         with _Backward() as mode:
             for sample in few_of_torch(context, 2):

@@ -20,14 +20,14 @@ from conformance.suites.autograd.gradients import (
     held_by,
     restrided,
 )
-from conformance.suites.autograd.saved_strides import MEMORY, SAVED, applies
+from conformance.suites.autograd.saved_strides import MEMORY, SAVED
 from devices.cell import Outcome
 from devices.simulated.backend.fault_switches import planted
-from opinfo.catalog import catalogue
 from opinfo.compare import DEFAULT_TOLERANCES, Wrong
 from opinfo.exceptions import exceptions
 from opinfo.guarded import identity
 from opinfo.layouts import CONTIGUOUS
+from tests.autograd.saved_mutants import subjects
 from tests.mutation.items import Subject
 from tests.planting.tensors import as_dense
 
@@ -59,12 +59,7 @@ def test_the_ops_that_are_left_out_are_those_that_save_nothing() -> None:
     """A pass of an op that saves nothing would say nothing."""
     known = exceptions()
     wrong = []
-    for op, info in catalogue().items():
-        if "float32" not in info.gradient_dtypes:
-            continue
-        subject = Subject(op, "float32", run=False)
-        if not applies(subject.traits):
-            continue
+    for op, subject in subjects():
         context = subject.context([SAVED])
         run_checks(context, SUITE.op_checks)
         judged = bool(context.recorder.cells[SAVED].checks)

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
 from fnmatch import fnmatchcase
-from functools import cache
 from typing import Final, Literal, get_args
 
 from conformance import contract
-from conformance.checks.call_hooks import Guard
 from conformance.checks.cases.cases import BehaviourCase
 from conformance.checks.cases.processes import DeviceLocator
 from conformance.checks.cases.run_case import run_case
@@ -16,19 +13,17 @@ from conformance.checks.cells import CellRecord
 from conformance.contract.bugs import Bug, is_planned
 from conformance.suites import planned_cases, planned_op_checks
 from devices import registry
-from devices.cell import CallKey, CellKey, Outcome
+from devices.cell import CellKey, Outcome
 from devices.simulated.faults import FAULTS
-from opinfo.axes import samples_of
 from opinfo.catalog import catalogue
 from opinfo.device import open_device
 from opinfo.plan import plan_specs
-from opinfo.samples import Sample
 from tests.bugs import derivatives, imitations
 from tests.bugs.groups import GROUPS, noticed_by_groups
 from tests.bugs.kernels import DEVICE_FAULTS, KERNELS, in_the_device
 from tests.bugs.large import LARGE, is_noticed
 from tests.bugs.patches import patched
-from tests.faulty import run_faulty
+from tests.faulty import NOTICED, clauses_that_fail
 from tests.mutation.items import is_refused, subject
 from tests.size.planting import CLAUSE, case_named, tried
 
@@ -38,40 +33,6 @@ Fate = Literal["quick", "core", "full", "missed", "planned", "not imitated"]
 FATES: Final[tuple[Fate, ...]] = get_args(Fate)
 
 PROGRAMS: Final = "compile.programs"
-
-#: Outcomes by which a fault is noticed.
-_NOTICED = frozenset({Outcome.FAIL, Outcome.CRASH, Outcome.HANG})
-
-
-class _Found(BaseException):
-    """A check has failed: the rest need not run. No exception that a check takes for the device's."""
-
-    def __init__(self, clauses: tuple[str, ...]) -> None:
-        self.clauses = clauses
-
-
-class _UntilFound(Guard):
-    """Ends the item at the first failure."""
-
-    def __init__(self) -> None:
-        self._records: Sequence[CellRecord] = ()
-
-    def begin(
-        self, group: Sequence[str], records: Sequence[CellRecord], at_least: float = 0.0
-    ) -> None:
-        self._records = records
-
-    def call(self, call: CallKey, clauses: Collection[str] = ()) -> bool:
-        if any(record.failed for record in self._records):
-            raise _Found(tuple(record.key.clause for record in self._records if record.failed))
-        return True
-
-
-@cache
-def _samples(op: str, dtype: str) -> list[Sample]:
-    """Those that every plan takes."""
-    declared = registry.get("cpu").dtypes
-    return samples_of(catalogue()[op], dtype, plan_specs()["quick"].samples, declared)
 
 
 def fate(bug: Bug) -> tuple[Fate, tuple[str, ...]]:
@@ -118,7 +79,7 @@ def noticed_by_cases(bug: Bug) -> tuple[Fate, tuple[str, ...]]:
             continue
         with patched(bug.patch):
             outcome = outcome_on_cpu(case)
-        found += [(case.more, case.clause)] if outcome in _NOTICED else []
+        found += [(case.more, case.clause)] if outcome in NOTICED else []
     plan: Fate = "missed" if not found else "core" if all(more for more, _ in found) else "quick"
     return plan, tuple(dict.fromkeys(clause for _, clause in found))
 
@@ -176,12 +137,5 @@ def noticed(bug: Bug) -> tuple[str, ...]:
     if not checks:
         return ()
     room = imitations if imitation.of == "call" else derivatives
-    about = imitation.op, imitation.dtype, _samples(imitation.op, imitation.dtype), checks
-    everywhere = imitation.then == "accepted"
-    effect = room.effect_of(imitation)
-    try:
-        recorder = run_faulty(*about, effect, _UntilFound(), everywhere=everywhere)
-    except _Found as found:
-        return found.clauses
-    cells = recorder.cells.values()
-    return tuple(record.key.clause for record in cells if record.outcome() in _NOTICED)
+    about = imitation.op, imitation.dtype, checks, room.effect_of(imitation)
+    return clauses_that_fail(*about, everywhere=imitation.then == "accepted")

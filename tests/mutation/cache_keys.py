@@ -18,27 +18,22 @@ from typing import Any
 import torch
 
 from conformance import contract
-from conformance.checks.call_hooks import Guard
 from conformance.suites import planned_op_checks
-from devices import registry
-from devices.cell import Outcome
-from opinfo.axes import samples_of
 from opinfo.catalog import catalogue
 from opinfo.compare import replace_tensors, tensors_of
-from opinfo.plan import plan_specs
-from opinfo.samples import Sample
-from tests.faulty import run_faulty
+from tests.faulty import clauses_that_fail, samples_of_every_plan
 from tests.planting.calls import NOT_MET, KernelCall
 
+DTYPE = "float32"
 #: The position or the name of an argument.
 Slot = int | str
 
 
 class Forgetful:
-    """The effect. ``struck`` counts the calls that got another value than they were given, ``told`` has one of them."""
+    """The effect. ``struck`` counts the calls that got another value than they were given, ``example`` names one of them."""
 
     def __init__(self, slot: Slot) -> None:
-        self.slot, self.struck, self.told = slot, 0, ""
+        self.slot, self.struck, self.example = slot, 0, ""
         self._first: dict[str, Any] = {}
 
     def __call__(self, call: KernelCall) -> Any:
@@ -55,7 +50,7 @@ class Forgetful:
         if repr(first) == repr(value):
             return NOT_MET
         self.struck += 1
-        self.told = f"{value!r:.40} taken as {first!r:.40}"
+        self.example = f"{value!r:.40} taken as {first!r:.40}"
         if isinstance(self.slot, int):
             args[self.slot] = first
         elif first is None:
@@ -69,33 +64,10 @@ def _named(tensor: torch.Tensor) -> str:
     return f"{tensor.dtype}{tuple(tensor.shape)}"
 
 
-class _Found(Exception):
-    pass
-
-
-class _UntilFound(Guard):
-    def __init__(self) -> None:
-        self._records: Any = ()
-
-    def begin(self, group: Any, records: Any, at_least: float = 0.0) -> None:
-        self._records = records
-
-    def call(self, call: Any, clauses: Any = ()) -> bool:
-        red = [each.key.clause for each in self._records if each.failed]
-        if red:
-            raise _Found(red[0])
-        return True
-
-
-def samples(op: str) -> list[Sample]:
-    declared = registry.get("cpu").dtypes
-    return samples_of(catalogue()[op], "float32", plan_specs()["quick"].samples, declared)
-
-
 def slots(op: str) -> Iterator[Slot]:
     """The arguments that are no tensors and of which the samples have several values."""
     values: dict[Slot, set[str]] = {}
-    for sample in samples(op):
+    for sample in samples_of_every_plan(op, DTYPE):
         given: list[tuple[Slot, Any]] = [*enumerate(sample.call.args)]
         for slot, value in [*given, *sample.call.kwargs.items()]:
             if not tensors_of(value):
@@ -105,15 +77,10 @@ def slots(op: str) -> Iterator[Slot]:
 
 def result_of(op: str, slot: Slot) -> str:
     effect = Forgetful(slot)
-    about = op, "float32", samples(op), planned_op_checks(contract.load())
-    try:
-        recorder = run_faulty(*about, effect, _UntilFound())
-    except _Found as found:
-        return f"noticed by {found}"
-    red = [k for k, each in recorder.cells.items() if each.outcome() is Outcome.FAIL]
+    red = clauses_that_fail(op, DTYPE, planned_op_checks(contract.load()), effect)
     if red:
         return f"noticed by {red[0]}"
-    return f"survived ({effect.told}, {effect.struck} calls)" if effect.struck else "not reached"
+    return f"survived ({effect.example}, {effect.struck} calls)" if effect.struck else "not reached"
 
 
 def main() -> int:
@@ -127,7 +94,7 @@ def main() -> int:
         op, slot = asked.only
         print(result_of(op, int(slot) if slot.isdigit() else slot))
         return 0
-    ops = [op for op, info in catalogue().items() if "float32" in info.dtypes]
+    ops = [op for op, info in catalogue().items() if DTYPE in info.dtypes]
     random.Random(asked.seed).shuffle(ops)
     counts: Counter[str] = Counter()
     draw = random.Random(asked.seed)

@@ -51,7 +51,8 @@ def test_parameters_are_those_of_the_schema_for_an_overload() -> None:
         schemas=(aten.batch_norm.default._schema,),
         written_tensors=lambda _: frozenset(),
     )
-    x, weight, bias, mean, var = torch.ones(2, 3), *(torch.ones(3) for _ in range(4))
+    x = torch.ones(2, 3)
+    weight, bias, mean, var = torch.ones(4, 3)
     for training in (True, False):
         call = Arguments((x, weight, bias, mean, var, training, 0.1, 1e-5, False), {})
         expected = {3, 4} if training else set()

@@ -40,7 +40,7 @@ def judge_gradients(
     same gradient and ``forgiving`` is true. If the op may select any of several equal elements, the sum of the gradients of these elements is
     compared.
     """
-    if evidence.unjudged is not None or evidence.says_nothing:
+    if evidence.unjudged is not None or evidence.unchanged:
         return
     if evidence.raised is not None:
         alike = reference.alike

@@ -83,7 +83,7 @@ class Gradients:
     read: Sequence[torch.Tensor | None] = ()
     raised: Exception | None = None
     unjudged: Exception | None = None  # raised by the forward call, so backward was not judged
-    says_nothing: bool = False  # no saved tensor had another layout, so that the gradients are those of any other clause
+    unchanged: bool = False  # hooks were to change the layouts of saved tensors, and changed none
     judged_by: str = ""  # the clause that judges ``unjudged``, if it does not judge plain calls
     devices: Sequence[str] = ()  # the expected device of each gradient
     found_on: Sequence[str | None] = ()  # the device of each gradient
@@ -176,7 +176,7 @@ def differentiated_with_saved(
 
     with torch.autograd.graph.saved_tensors_hooks(torch.Tensor.detach, unpacked):
         answer = _differentiated(call, places, cotangents)
-    answer.says_nothing = not any(changed)
+    answer.unchanged = not any(changed)
     return answer
 
 

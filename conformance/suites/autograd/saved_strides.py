@@ -37,7 +37,7 @@ def applies(t: Traits) -> bool:
 
 def saved_strides(ctx: OpContext) -> None:
     """Check the gradients of a few samples in contiguous layout, with the saved tensors in each of the layouts ``MEMORY``.
-    Gradients without a saved tensor that has another layout then say nothing, and are not judged."""
+    If no saved tensor can have such a layout, the gradients are not judged: ``autograd.first`` judges them."""
     procedure: Callable[..., Gradients] = differentiated_with_saved
     shared = _BY_FORMULA in ctx.traits.families
     judges: dict[str, Judge] = {SAVED: judge_gradients if shared else judge_gradients_of_kernels}
@@ -65,9 +65,9 @@ def _samples(ctx: OpContext) -> list[Sample]:
     """Return a few of torch's samples whose tensors have several elements. The first is the most telling one, each of the
     others the one that differs most from those before it, in its tensors or else in its other arguments: a loss without weights
     saves fewer tensors, and batch norm saves other statistics in eval mode."""
-    first = few_of_torch(ctx, 2)[:1]
-    rest = [*first, *(s for s in usable_of_torch(ctx) if s.index not in {f.index for f in first})]
-    rest = [each for each in rest if any(t.numel() > 1 for t in each.tensors)]
+    first = [each.index for each in few_of_torch(ctx, 2)[:1]]
+    usable = [s for s in usable_of_torch(ctx) if any(t.numel() > 1 for t in s.tensors)]
+    rest = sorted(usable, key=lambda each: each.index not in first)
     found: list[Sample] = []
     seen: set[object] = set()
     while rest and len(found) < _SAMPLES:

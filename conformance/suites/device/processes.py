@@ -122,7 +122,7 @@ def what_the_parent_made(context: CaseContext) -> None:
         for name, use in uses.items():
             try:
                 use()
-            except Exception:  # the promise; the uses that do not raise are named
+            except Exception:  # each use must raise; those that do not are returned
                 continue
             found.append(name)
         return ", ".join(found)
@@ -368,13 +368,13 @@ def _other_index_works(context: CaseContext) -> None:
     """Queues work that fails on index 1. Checks that results on index 0 are right or that reading them raises, and that index 1
     raises the failure afterwards."""
     numbers = torch.arange(1000.0)
-    x, told = context.to_device(numbers), 0
+    x, raised = context.to_device(numbers), False
     with context.on(1):
         try:
             given = _fail(context, 1)
             context.ends(context.current_stream(1))  # the work fails before index 0 is looked at
-        except Exception:  # a call on index 1 may report the error of its work: then it was told
-            given, told = [], 1
+        except Exception:  # a call on index 1 may raise the error of its work at once
+            given, raised = [], True
     for _ in range(2):
         try:
             with context.on(0):
@@ -384,7 +384,7 @@ def _other_index_works(context: CaseContext) -> None:
             continue
         text = "a result on index 0 is wrong after work failed on index 1"
         context.equal(got, numbers * 2, text)
-    if not told:
+    if not raised:
         with context.on(1):
             text = "index 1 did not raise an exception for its failed work after index 0 had been synchronized"
             context.raises(Exception, lambda: _wait_on(context, 1, given), text=text)

@@ -89,7 +89,7 @@ def refuses_number(
     try:
         # a lazy device raises when results are read
         replace_tensors(with_number(op, there, arguments, at, dtype, value), back)
-    except Exception:  # the refusal; torch documents no type for it
+    except Exception:  # the device refuses the number; torch documents no type
         return None
     return Wrong(
         "not_raised",

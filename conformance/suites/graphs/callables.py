@@ -40,7 +40,8 @@ def _gradients(
     total: Any = sum((each * (place + 2)).sum() for place, each in enumerate(several))
     total.backward()
     context.settle()
-    return [*(each.detach() for each in several), *(each.grad for each in given)]
+    gradients = [each.grad for each in given]
+    return [each.detach() for each in several] + gradients
 
 
 def _compared(

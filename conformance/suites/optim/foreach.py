@@ -477,7 +477,7 @@ def lists_of_dtypes(context: CaseContext, op: str) -> None:
             context, op, overload, "large", [s for s in LARGE if 0 not in s], ["float32"]
         )
         halves = [each for each in floats if each in ("float16", "bfloat16")]
-        if halves:
+        if halves:  # as above, some ops refuse them
             _apart(context, op, overload, "large, 16 bits", [(65_537,), (2, 65_600), (3,)], halves)
         if not large or not tried:
             raise NotShown(
@@ -619,6 +619,7 @@ def special_values(context: CaseContext) -> None:
                 }
                 made.count = len(lists[made.lists[0]].here)
                 judged = judge(context, op, overload, "special values", lists, made)
+                # Some in-place ops refuse a list of several dtypes, also one tensor at a time.
                 if not judged and build is _special_list:
                     raise NotShown(
                         f"{name_of(overload)}: the single-tensor op refuses the special values"
