@@ -21,6 +21,7 @@ _OPS = {
     "autograd.first_wrong": "sigmoid",
     "autograd.second_wrong": "sinh",
     "autograd.forward_ad_wrong": "nn.functional.glu",
+    "autograd.forward_over_reverse_wrong": "nn.functional.glu",
     "graphs.op_runs_at_capture": "neg",
     "grad.wrong_layout": "mul",
 }

@@ -225,6 +225,26 @@ def _() -> bool:
     return wrong(torch.mm, ones(2, 2) + 2**-12, ones(2, 2))
 
 
+def wrong_at(precision: str) -> bool:
+    """Return True if a product at the given precision differs from the exact one by more than TF32 would."""
+    torch.set_float32_matmul_precision(precision)
+    try:
+        product = torch.mm(ones(1, 1) + 2**-9, ones(1, 1)).item()
+    finally:
+        torch.set_float32_matmul_precision("highest")
+    return abs(product - (1 + 2**-9)) > 2**-11
+
+
+@probe("precision.high_too_short")
+def _() -> bool:
+    return wrong_at("high") and not wrong_at("highest")
+
+
+@probe("precision.high_kept")
+def _() -> bool:
+    return not wrong_at("highest") and not wrong_at("high") and wrong_at("highest")
+
+
 @probe("determinism.varying_reduction_order")
 def _() -> bool:
     first, second = (torch.bmm(ones(1, 2, 2), ones(1, 2, 2)) for _ in range(2))

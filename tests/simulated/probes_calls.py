@@ -239,6 +239,19 @@ def _() -> bool:
     return not torch.allclose(product(ZERO), product("cpu"))
 
 
+@probe("autograd.forward_over_reverse_wrong")
+def _() -> bool:
+    def tangent(device: str) -> torch.Tensor:
+        x, one = torch.ones(2, device=device), torch.ones(2, device=device)
+        with torch.autograd.forward_ad.dual_level():
+            dual = torch.autograd.forward_ad.make_dual(x, one).requires_grad_()
+            result = torch.nn.functional.glu(dual)
+            (gradient,) = torch.autograd.grad(result.sum(), dual)
+            return torch.autograd.forward_ad.unpack_dual(gradient).tangent.cpu()
+
+    return not torch.allclose(tangent(ZERO), tangent("cpu"))
+
+
 @probe("autograd.version_not_bumped")
 def _() -> bool:
     x = leaf(1.0)

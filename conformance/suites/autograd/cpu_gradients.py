@@ -25,6 +25,7 @@ from conformance.suites.autograd.gradients import (
     Gradients,
     Grads,
     Values,
+    forward_over_reverse,
     gradients_of_gradients,
     held_by,
     leaves_of,
@@ -159,6 +160,23 @@ def tangents_of(
     copies = [wider(v) if wide else v.detach().clone() for v in values]
     given = [each for each in on_cpu(cotangents, [copies[p] for p in places]) if each is not None]
     return products(function, arguments, copies, places, given, torch.device("cpu"))
+
+
+def tangents_of_gradients(
+    function: Callable[..., Any],
+    arguments: Arguments,
+    values: Values,
+    places: Sequence[int],
+    sent: Sent,
+    wide: bool = True,
+) -> Grads:
+    """Return the forward-mode derivative of each gradient, computed on the CPU. ``sent`` holds the tangents of the inputs at
+    ``places``, then the cotangents of the outputs."""
+    graph = Graph(function, arguments, values, places, wide=wide)
+    like = [*graph.starts, *graph.outputs]
+    tensors = [each.detach() for each in graph.leaves]
+    device = torch.device("cpu")
+    return forward_over_reverse(function, arguments, tensors, places, on_cpu(sent, like), device)
 
 
 def gradients_in_batch(

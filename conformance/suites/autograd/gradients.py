@@ -343,6 +343,53 @@ def products(
 
 
 @collects_memory
+def pushed_through_backward(call: Invocation, places: Sequence[int], sent: Cotangents) -> Gradients:
+    """Compute the forward-mode derivatives of the gradients of the inputs at ``places``. ``sent`` holds a tangent for each
+    of these inputs, then the cotangents of the outputs."""
+    answer, tensors = Gradients(), [each.detach() for each in views(call.inputs)]
+    answer.devices = [str(tensors[place].device) for place in places]
+    try:
+        placed = [place_cotangent(call, each) for each in sent]
+        given = [seen(h.view, t) if h and t else None for h, t in zip(placed, sent)]
+        found = forward_over_reverse(
+            call.function, call.arguments, tensors, places, given, call.device
+        )
+        answer.cotangents = placed
+        read(call, answer, found)
+    except Exception as error:
+        answer.raised = error
+    return answer
+
+
+def forward_over_reverse(
+    function: Callable[..., Any],
+    arguments: Arguments,
+    tensors: Sequence[torch.Tensor],
+    places: Sequence[int],
+    sent: Sequence[torch.Tensor | None],
+    device: torch.device,
+) -> Grads:
+    """Return the tangent of the gradient of each input at ``places``: the derivative of backward in the direction of the
+    tangents of these inputs, which are the first tensors of ``sent``. The others are the cotangents of the outputs. None
+    for a gradient that has no tangent."""
+    with forward_ad.dual_level(), torch.enable_grad():
+        duals = list(tensors)
+        for place, tangent in zip(places, sent):
+            assert tangent is not None
+            duals[place] = forward_ad.make_dual(tensors[place], tangent).requires_grad_()
+        args, kwargs = arguments(duals, device)
+        outputs = tensors_of(function(*args, **kwargs))
+        pairs = list(zip(outputs, sent[len(places) :], strict=True))
+        ends = [o for o, c in pairs if c is not None and o.requires_grad]
+        given = [c.to(o.device) for o, c in pairs if c is not None and o.requires_grad]
+        if not ends:
+            return [None] * len(places)
+        starts = [duals[place] for place in places]
+        found = torch.autograd.grad(ends, starts, given, allow_unused=True)
+        return [None if each is None else forward_ad.unpack_dual(each).tangent for each in found]
+
+
+@collects_memory
 def pulled_back_in_batch(
     call: Invocation, places: Sequence[int], cotangents: Cotangents
 ) -> Gradients:

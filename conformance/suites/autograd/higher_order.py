@@ -16,6 +16,7 @@ from conformance.suites.autograd.cpu_gradients import (
     gradients_in_batch,
     second_gradients,
     tangents_of,
+    tangents_of_gradients,
 )
 from conformance.suites.autograd.first_order import (
     PLAIN,
@@ -33,6 +34,7 @@ from conformance.suites.autograd.gradients import (
     differentiated_twice,
     pulled_back_in_batch,
     pushed_forward,
+    pushed_through_backward,
 )
 from conformance.suites.autograd.samples import SUM, Known, chosen, is_long, known_of
 from opinfo.compare import SUM_ROUNDINGS, Wrong, tensor_difference
@@ -131,28 +133,40 @@ def second(ctx: OpContext) -> None:
 
 def forward(ctx: OpContext) -> None:
     """Check gradients for a batch of two cotangents and, on devices that declare ``storage``, forward-mode derivatives
-    for tangents in several layouts."""
+    of the outputs and of the gradients, for tangents and cotangents in several layouts."""
+    # make_dual reads the storage of its tensors. On torch's lazy device, which has none, it ends the process;
+    # autograd.function::forward_mode reports that.
+    stored = "storage" in ctx.device.descriptor.capabilities
     with ctx.running(FORWARD):
         for known, laid, layout, name in laid_out_samples(ctx, _PAIRS, SAMPLES):
             tensors, outputs = laid.sample.tensors, known.outputs(laid.geometries)
             given = (known.places, tangents(known, laid, layout))
             of = [f"the forward-mode derivative of output {n}" for n in range(len(outputs))]
             kinds = known.kinds(laid.geometries)
-            # make_dual reads the storage of its tensors. On torch's lazy device, which has none, it ends the process;
-            # autograd.function::forward_mode reports that.
-            if "storage" in ctx.device.descriptor.capabilities:
+            if stored:
                 _judged(
                     ctx, FORWARD, known, laid, pushed_forward, given, tangents_of, of, kinds, name
                 )
-            if name == PLAIN:
-                cotangents = known.cotangents(layout, laid.geometries)
-                of = [
-                    f"the gradients of input {place} for a batch of cotangents"
-                    for place in known.places
-                ]
-                kinds = [tensors[place].dtype for place in known.places]
-                about = ((known.places, cotangents), gradients_in_batch, of, kinds, "batched")
-                _judged(ctx, FORWARD, known, laid, pulled_back_in_batch, *about)
+            if name != PLAIN:
+                continue
+            if stored and has_second(ctx.traits):
+                _judge_tangents_of_gradients(ctx, known, laid)
+            cotangents = known.cotangents(layout, laid.geometries)
+            of = [
+                f"the gradients of input {place} for a batch of cotangents"
+                for place in known.places
+            ]
+            kinds = [tensors[place].dtype for place in known.places]
+            about = ((known.places, cotangents), gradients_in_batch, of, kinds, "batched")
+            _judged(ctx, FORWARD, known, laid, pulled_back_in_batch, *about)
+
+
+def _judge_tangents_of_gradients(ctx: OpContext, known: Known, laid: Laid) -> None:
+    sent = (*tangents(known, laid, PLAIN), *known.cotangents(PLAIN, laid.geometries))
+    of = [f"the forward-mode derivative of the gradient of input {n}" for n in known.places]
+    kinds = [laid.sample.tensors[place].dtype for place in known.places]
+    about = ((known.places, sent), tangents_of_gradients, of, kinds, "through backward")
+    _judged(ctx, FORWARD, known, laid, pushed_through_backward, *about)
 
 
 def tangents(known: Known, laid: Laid, layout: str) -> Cotangents:

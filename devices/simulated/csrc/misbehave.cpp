@@ -1,5 +1,6 @@
 #include "misbehave.h"
 
+#include <ATen/Context.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/clone.h>
 #include <ATen/ops/full_like.h>
@@ -50,6 +51,25 @@ void make_float32_short(Call& call) {
     if (given.scalar_type() == at::kFloat) {
       call.stack[place] = given.to(at::kBFloat16).to(at::kFloat);
     }
+  }
+}
+
+bool precision_is_high() {
+  return at::globalContext().float32MatmulPrecision() == at::Float32MatmulPrecision::HIGH;
+}
+
+void make_high_shorter(Call& call) {
+  if (precision_is_high()) {
+    make_float32_short(call);
+  }
+}
+
+void keep_high(Call& call) {
+  static std::atomic<bool> was_high{false};
+  if (precision_is_high()) {
+    was_high = true;
+  } else if (was_high.exchange(false)) {
+    make_float32_short(call);
   }
 }
 
@@ -251,6 +271,8 @@ const std::vector<Misbehaviour>& all() {
       {Fault::beta_zero_multiply_input, {"aten::addmm"}, nullptr, multiply_input_by_zero},
       {Fault::reduce_empty_sum_one, {"aten::sum.dim_IntList"}, nullptr, start_from_one},
       {Fault::precision_truncate_mantissa, {"aten::mm"}, make_float32_short, nullptr},
+      {Fault::precision_high_too_short, {"aten::mm"}, make_high_shorter, nullptr},
+      {Fault::precision_high_kept, {"aten::mm"}, keep_high, nullptr},
       {Fault::determinism_varying_reduction_order, {"aten::bmm"}, nullptr, vary_last_bit},
     });
     return rows;

@@ -215,6 +215,7 @@ std::vector<Misbehaviour> misbehaviours_of_calls() {
       {Fault::autograd_first_wrong, {"aten::sigmoid_backward"}, nullptr, double_result},
       {Fault::autograd_saved_as_dense, {"aten::_softmax_backward_data"}, take_saved_for_dense, nullptr},
       {Fault::autograd_forward_ad_wrong, {"aten::glu_jvp"}, nullptr, double_result},
+      {Fault::autograd_forward_over_reverse_wrong, {"aten::glu_backward_jvp"}, nullptr, double_result},
       {Fault::grad_ignore_strides, {"aten::tanh_backward"}, nullptr, take_gradient_for_dense},
       {Fault::random_normal_std_is_variance, {"aten::normal_"}, square_std, nullptr},
       {Fault::random_fill_past_view, {"aten::uniform_"}, nullptr, fill_past_view},
