@@ -13,7 +13,7 @@ from conformance.suites.nn.forward_backward import WAYS
 from conformance.suites.nn.modules import built
 from conformance.suites.nn.option_table import OptionTable
 from conformance.suites.nn.option_tables import MODULES
-from conformance.suites.nn.options import PRODUCTS, QUICK, combined
+from conformance.suites.nn.options import FAST, PRODUCTS, QUICK, combined
 from conformance.suites.nn.sequence_option_tables import ATTENTION, RECURRENT
 
 LEVELS: dict[str, tuple[Any, ...]] = {
@@ -60,7 +60,7 @@ def test_the_array_is_the_same_each_time() -> None:
     assert covering_array(LEVELS, refused, 2) == covering_array(LEVELS, refused, 2)
 
 
-TABLES = MODULES | RECURRENT | ATTENTION
+TABLES = MODULES | FAST | RECURRENT | ATTENTION
 
 
 @pytest.mark.parametrize("name", TABLES)

@@ -14,9 +14,11 @@ import torch
 from conformance.checks.cases.cases import Cases
 from conformance.checks.cases.context import CaseContext
 from conformance.checks.cases.layouts import DENSE
+from conformance.suites.nn.activation_option_tables import ACTIVATIONS
 from conformance.suites.nn.attention import OF_ONE_HEAD, PERMUTED, attend
 from conformance.suites.nn.covering import Combination, covering_array
 from conformance.suites.nn.forward_backward import WAYS
+from conformance.suites.nn.loss_option_tables import LOSSES
 from conformance.suites.nn.modules import run_once
 from conformance.suites.nn.option_table import Levels, OptionTable
 from conformance.suites.nn.option_tables import MODULES
@@ -37,12 +39,11 @@ QUICK = (
     "InstanceNorm2d",
     "GroupNorm",
     "LayerNorm",
-    "CrossEntropyLoss",
-    "BCEWithLogitsLoss",
-    "KLDivLoss",
     "Embedding",
     "EmbeddingBag",
 )
+#: The modules of which plan quick has each two options together, because a run of them takes little time.
+FAST = {**LOSSES, **ACTIVATIONS}
 
 
 #: Larger plans alone have it: torch's own fast path is wrong there.
@@ -77,12 +78,13 @@ def with_options(context: CaseContext, table: OptionTable, together: int) -> Non
 
 
 @cases("nn.modules", over=_named({name: MODULES[name] for name in QUICK}, 1))
+@cases("nn.modules", over=_named(FAST, 2))
 @cases("nn.modules", over=_named(MODULES, 2), more=True)
 def modules(context: CaseContext, name: str, together: int) -> None:
     """Run a module with its options in combinations, so that each value of an option (or each two values) occurs, in
     training and eval mode, with and without gradients, and in several layouts: results, gradients and running statistics
     must equal the CPU's."""
-    with_options(context, MODULES[name], together)
+    with_options(context, {**MODULES, **FAST}[name], together)
 
 
 @cases("nn.rnn", over=_named(RECURRENT, 1))
