@@ -252,6 +252,16 @@ def _() -> bool:
     return not torch.allclose(tangent(ZERO), tangent("cpu"))
 
 
+@probe("autograd.tangent_of_base_lost")
+def _() -> bool:
+    x, tangent = torch.zeros(4, device=ZERO), torch.ones(4, device=ZERO)
+    with torch.autograd.forward_ad.dual_level():
+        dual = torch.autograd.forward_ad.make_dual(x, tangent)
+        dual[2:].erf_()
+        found = torch.autograd.forward_ad.unpack_dual(dual).tangent.cpu()
+    return bool((found[2:] == 1).all())
+
+
 @probe("autograd.version_not_bumped")
 def _() -> bool:
     x = leaf(1.0)

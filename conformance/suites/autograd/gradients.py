@@ -302,21 +302,37 @@ def gradients_of_gradients(
 def pushed_forward(call: Invocation, places: Sequence[int], tangents: Cotangents) -> Gradients:
     """Compute the forward-mode derivative of each output of the call, for the given tangents of the inputs at
     ``places``."""
+    return _pushed(call, call.function, call.arguments, places, tangents)
+
+
+@collects_memory
+def pushed_forward_in_place(
+    call: Invocation, places: Sequence[int], tangents: Cotangents, sliced: bool
+) -> Gradients:
+    """Compute the forward-mode derivative of the tensor that an in-place call writes to: a copy of its first input or, if
+    ``sliced`` is true, a tensor twice as long, to whose second half the call writes."""
+    function = in_place(call.function, call.arguments, sliced, call.device)
+    return _pushed(call, function, plain, places, tangents)
+
+
+def _pushed(
+    call: Invocation,
+    function: Callable[..., Any],
+    arguments: Arguments,
+    places: Sequence[int],
+    tangents: Cotangents,
+) -> Gradients:
     answer, tensors = Gradients(), [each.detach() for each in views(call.inputs)]
     try:
-        args, kwargs = call.arguments(tensors, call.device)
-        call.function(*args, **kwargs)
+        args, kwargs = arguments(tensors, call.device)
+        function(*args, **kwargs)
     except Exception as error:  # other clauses judge an exception of the plain call
         answer.unjudged = error
         return answer
     try:
         answer.cotangents = [place_cotangent(call, each) for each in tangents]
         given = [seen(h.view, t) for h, t in zip(answer.cotangents, tangents) if h and t]
-        read(
-            call,
-            answer,
-            products(call.function, call.arguments, tensors, places, given, call.device),
-        )
+        read(call, answer, products(function, arguments, tensors, places, given, call.device))
     except Exception as error:
         answer.raised = error
     return answer

@@ -34,6 +34,7 @@ from conformance.suites.autograd.gradients import (
     differentiated_twice,
     pulled_back_in_batch,
     pushed_forward,
+    pushed_forward_in_place,
     pushed_through_backward,
 )
 from conformance.suites.autograd.samples import SUM, Known, chosen, is_long, known_of
@@ -151,6 +152,8 @@ def forward(ctx: OpContext) -> None:
                 continue
             if stored and has_second(ctx.traits):
                 _judge_tangents_of_gradients(ctx, known, laid)
+            if stored:
+                _judge_tangents_in_place(ctx, laid)
             cotangents = known.cotangents(layout, laid.geometries)
             of = [
                 f"the gradients of input {place} for a batch of cotangents"
@@ -167,6 +170,20 @@ def _judge_tangents_of_gradients(ctx: OpContext, known: Known, laid: Laid) -> No
     kinds = [laid.sample.tensors[place].dtype for place in known.places]
     about = ((known.places, sent), tangents_of_gradients, of, kinds, "through backward")
     _judged(ctx, FORWARD, known, laid, pushed_through_backward, *about)
+
+
+def _judge_tangents_in_place(ctx: OpContext, laid: Laid) -> None:
+    """Check the forward-mode derivative of a tensor to whose second half the in-place variant of the op writes."""
+    function = ctx.subject.inplace
+    if function is None or ctx.subject.restrides_in_place or not laid.sample.tensors[0].dim():
+        return
+    known = Known(ctx, laid.sample, function, "in place, sliced")
+    if not known.places or not known.returns(laid.geometries):
+        return
+    given = (known.places, tangents(known, laid, PLAIN), True)
+    of, kinds = ["the forward-mode derivative"], known.kinds(laid.geometries)
+    about = (tangents_of, of, kinds, "inplace_slice")
+    _judged(ctx, FORWARD, known, laid, pushed_forward_in_place, given, *about)
 
 
 def tangents(known: Known, laid: Laid, layout: str) -> Cotangents:
@@ -197,7 +214,8 @@ def _judged(
         return
     reference = Reference(ctx, laid, **parts, kinds=list(kinds), subjects=list(subjects))
     judges: dict[str, Judge] = {clause: judge_gradients}
-    ctx.judge(judges, procedure, given, reference, layout=name, check="gradient")
+    function = ctx.subject.inplace if known.form else None
+    ctx.judge(judges, procedure, given, reference, function=function, layout=name, check="gradient")
 
 
 def grad(ctx: OpContext) -> None:

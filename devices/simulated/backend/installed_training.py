@@ -38,6 +38,14 @@ def _sinh(x: torch.Tensor) -> Any:
     return wrong.apply(x)
 
 
+@installs("autograd.tangent_of_base_lost", kernel, "erf_", "AutogradPrivateUse1")
+def _erf_(x: torch.Tensor) -> torch.Tensor:
+    if x._is_view() and not x.requires_grad:
+        with _C._AutoDispatchBelowAutograd():
+            return x.erf_()
+    return x.copy_(x.clone().erf())
+
+
 @installs("autograd.version_not_bumped", kernel, "zero_", "AutogradPrivateUse1")
 def _zero_(x: torch.Tensor) -> torch.Tensor:
     with _C._AutoDispatchBelowAutograd(), without("ADInplaceOrView"):
