@@ -140,7 +140,7 @@ def why_none(tries: Sequence[BusyTry], torch_type: str, streams: bool) -> str:
     if not streams:
         return "the device has no streams that work, and `busy` keeps a stream busy"
     if not tries:
-        return "no candidate gave a result"
+        return "no draft could be tried"
     if not any(each.asynchronous for each in tries):
         return "calls return only when their work has ended, so no work is in flight"
     return "; ".join(f"{each.work(torch_type)}: {each.found}" for each in tries)
