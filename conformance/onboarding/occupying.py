@@ -26,7 +26,7 @@ from opinfo.device import Device
 #: Milliseconds of work beside which work on another stream must end, and how often.
 _BESIDE, _TRIES = 200.0, 3
 #: Seconds to wait at most until query() is True, beside the time asked for.
-_LIMIT: Final = 3.0
+_LIMIT: Final = 8.0
 
 Busy = Callable[[float], None]
 

