@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import textwrap
 from collections import defaultdict
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import replace
 from datetime import date
 from pathlib import Path
@@ -15,6 +15,7 @@ from typing import Final
 import msgspec
 from jinja2 import Environment, StrictUndefined
 
+from conformance.onboarding.primitives import nearest, source, why_none
 from conformance.onboarding.questions import Question, Reply, allowance
 from devices.cell import CellKey, Outcome
 from devices.descriptor import CAPABILITIES, DTYPES, FACTS, FIRST_USE
@@ -35,8 +36,11 @@ def descriptor(question: Question, reply: Reply, day: date | None = None) -> str
     environment.filters |= {"quoted": json.dumps, "one_line": one_line}
     package = question.module.partition(".")[0]
 
+    def comment(text: str, indent: str = "    ") -> str:
+        return textwrap.indent("\n".join(textwrap.wrap(one_line(text), 86)), f"{indent}# ")
+
     def wrapped(names: Iterable[str]) -> str:
-        return textwrap.indent("\n".join(textwrap.wrap(", ".join(names), 86)), "    # ")
+        return comment(", ".join(names))
 
     def fault_comment(name: str) -> str:
         for word, texts in (("wrong", reply.wrong), ("fails", reply.broken)):
@@ -52,6 +56,9 @@ def descriptor(question: Question, reply: Reply, day: date | None = None) -> str
     answers = reply.capabilities
     works = {each for each in CAPABILITIES if answers.get(each)}
     without = {*works, *reply.wrong, *reply.raised}
+    busy = next((each for each in reply.busy if each.works), None)
+    offered = busy or nearest(reply.busy)
+    snippet = source(offered.candidate, question.torch_type).rstrip("\n") if offered else ""
     return environment.from_string(_DESCRIPTOR.read_text("utf-8")).render(
         question=question,
         reply=reply,
@@ -73,8 +80,22 @@ def descriptor(question: Question, reply: Reply, day: date | None = None) -> str
         dtypes=declared(sorted(DTYPES), reply.dtypes),
         first_use=allowance(reply.first_use) if allowance(reply.first_use) > FIRST_USE else None,
         fault_comment=fault_comment,
+        busy=busy is not None,
+        offered=offered,
+        snippet=snippet if busy else "\n".join(_commented(snippet)),
+        found=comment(
+            f"{busy.work(question.torch_type)}: {busy.found}."
+            if busy
+            else f"{why_none(reply.busy, question.torch_type, 'streams' in works)}."
+        ),
         unasked=wrapped(each for each in CAPABILITIES if answers.get(each) is None),
     )
+
+
+def _commented(text: str) -> Iterator[str]:
+    """Yields the lines of a Python source, each as a comment."""
+    for line in text.splitlines():
+        yield f"# {line}".rstrip()
 
 
 def manifest(

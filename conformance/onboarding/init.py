@@ -20,7 +20,8 @@ from typing import Final
 
 from conformance.contract import load
 from conformance.onboarding import drafting
-from conformance.onboarding.questions import Question, ask
+from conformance.onboarding.primitives import nearest, why_none
+from conformance.onboarding.questions import Question, Reply, ask
 from devices.cell import CellKey, Outcome, Verdict
 from devices.descriptor import CAPABILITIES
 from devices.errors import ConformError
@@ -214,6 +215,8 @@ def _describe(options: InitOptions, question: Question, path: Path, say: Say) ->
     say(
         f"wrote {path}: {len(reply.dtypes)} dtypes; capabilities that work: {', '.join(has) or 'none'}"
     )
+    for line in _work_in_flight(question, reply):
+        say(line)
     faults = {**reply.wrong, **reply.broken}
     if faults:
         say(
@@ -226,6 +229,19 @@ def _describe(options: InitOptions, question: Question, path: Path, say: Say) ->
         say(
             f"  {number(len(silent), 'probe')} had no result; the descriptor says why: {', '.join(silent)}"
         )
+
+
+def _work_in_flight(question: Question, reply: Reply) -> Iterator[str]:
+    """Yields lines that say which draft of ``busy`` the descriptor declares and what was measured, or why it declares
+    none."""
+    for each in reply.busy:
+        if each.works:
+            yield f"  `busy` is drafted with {each.work(question.torch_type)}, so work in flight is checked: {each.found}"
+            return
+    streams = bool(reply.capabilities.get("streams"))
+    yield f"  work in flight is not checked: {why_none(reply.busy, question.torch_type, streams)}"
+    if nearest(reply.busy):
+        yield "    the descriptor has the last of these drafts as a comment"
 
 
 def _without_us(question: Question) -> str:

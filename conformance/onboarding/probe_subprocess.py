@@ -25,15 +25,18 @@ def serve(orders: Any, tell: Tell) -> None:
     except Exception as error:  # with torch, the modules are imported that extend it
         say(Said(over=True, raised=f"importing 'torch' failed: {with_cause(error)}"))
         return
-    from conformance.onboarding.probing import described, probe
+    from conformance.onboarding.probing import described, probe, try_primitives
     from opinfo.device import open_device
 
     try:
-        descriptor = described(msgspec.convert(orders["question"], Question))
+        question = msgspec.convert(orders["question"], Question)
+        descriptor = described(question)
         device = open_device(descriptor, say=lambda step: say(Said(step=step)))
         say(Said("left_behind", over=True, answer=device.left_behind))
         say(Said())  # from now on each question has its own limit
         probe(device, orders["answered"], say)
+        if question.torch_type:  # without a descriptor, which would say how to keep a stream busy
+            try_primitives(device, orders["answered"], say)
     except ConformError as error:
         say(Said(over=True, raised=str(error)))
     else:

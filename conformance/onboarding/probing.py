@@ -19,11 +19,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
+import msgspec
 import torch
 
 from conformance.checks.autocast.asking import differing
 from conformance.checks.autocast.offered import is_offered
 from conformance.checks.clock import Clock
+from conformance.onboarding.occupying import has_streams, try_candidate
+from conformance.onboarding.primitives import CANDIDATES
 from conformance.onboarding.questions import (
     AUTOCAST,
     FIRST_USE,
@@ -133,6 +136,27 @@ def probe(device: Device, answered: Container[str], say: Callable[[Said], None])
             broken = name in CAPABILITIES and not is_absent(error)
             said = Said(name, over=True, raised=in_a_line(error), broken=broken)
         say(said)
+
+
+def try_primitives(device: Device, answered: Container[str], say: Callable[[Said], None]) -> None:
+    """Tries the drafts of ``busy`` until one works, and sends what was found by calling ``say``. Tries none that has been
+    tried before, and none on a device without streams."""
+    if not has_streams(device):
+        return
+    for name in CANDIDATES:
+        if name in answered:
+            continue
+        say(Said(name))
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                found = try_candidate(device, name)
+        except Exception as error:  # a vendor's code: it does not work, whatever it raises
+            say(Said(name, over=True, raised=in_a_line(error)))
+        else:
+            say(Said(name, over=True, answer=found and msgspec.to_builtins(found)))
+            if found and found.works:
+                return
 
 
 def first_use(device: Device, now: Callable[[], float] | None = None) -> float:

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from conformance.checks.child import Child, ChildLimits
+from conformance.onboarding.primitives import CANDIDATES, BusyTry
 from devices.descriptor import CAPABILITIES, DTYPES, common_facts
 from devices.torch_version import NoTorch, require_torch
 
@@ -78,6 +79,9 @@ class Answers(msgspec.Struct, frozen=True):
     autocast: dict[
         str, list[str]
     ] = {}  # by what autocast does, ops of which torch's lists say another thing
+    busy: list[
+        BusyTry
+    ] = []  # the drafts of `busy` that were tried, for a device without a descriptor
 
 
 class Reply(Answers, frozen=True):
@@ -149,7 +153,8 @@ def ask(question: Question, each: float = EACH) -> Reply:
     return _reply(answers)
 
 
-def _reply(answers: dict[str, Said]) -> Reply:
+def _reply(given: dict[str, Said]) -> Reply:
+    answers = {name: said for name, said in given.items() if name not in CANDIDATES}
     asked = ("facts", "device_count", "left_behind")
     facts, count, left = (answers.get(name, Said()) for name in asked)
     return Reply(
@@ -168,8 +173,20 @@ def _reply(answers: dict[str, Said]) -> Reply:
         host_memory=bool(answers.get(HOST_MEMORY, Said()).answer),
         flushes_subnormals=list(answers.get(SUBNORMALS, Said()).answer or ()),
         autocast=dict(answers.get(AUTOCAST, Said()).answer or {}),
+        busy=[
+            _tried(name, said)
+            for name in CANDIDATES
+            if (said := given.get(name, Said())).answer or said.raised
+        ],
         error=answers[""].raised,
     )
+
+
+def _tried(candidate: str, said: Said) -> BusyTry:
+    """Returns the result of trying a draft of ``busy``, which may have raised an exception or ended the process."""
+    if said.answer is not None:
+        return msgspec.convert(said.answer, BusyTry)
+    return BusyTry(candidate, works=False, found=said.raised)
 
 
 def ask_all(questions: list[Question]) -> list[Reply]:

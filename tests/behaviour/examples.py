@@ -107,6 +107,10 @@ def fails_there(context: CaseContext) -> None:
     context.check(False, "it does not hold there")
 
 
+def never_in_flight_there(context: CaseContext) -> None:
+    raise NotInFlight("it was over there")
+
+
 def raises_there(context: CaseContext) -> None:
     raise ValueError("wrong there")
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from conformance.checks.cases.context import CaseContext
-from conformance.checks.cases.exceptions import CheckFailed
+from conformance.checks.cases.exceptions import CheckFailed, NotInFlight
 from conformance.checks.cases.processes import DeviceLocator, in_process
 from conformance.checks.cases.results import Result
 from devices import registry
@@ -66,3 +66,10 @@ def test_a_check_that_fails_in_a_child_fails_here() -> None:
     with pytest.raises(CheckFailed, match="it does not hold there"):
         context.child(examples.fails_there)
     assert context.checks == 1
+
+
+def test_work_that_is_over_too_soon_in_a_child_is_tried_again_with_more_of_it() -> None:
+    device = Device(registry.get("cpu"), torch.device("cpu"), identity, identity)
+    context = CaseContext(device, "a test", where=DeviceLocator(device="cpu"))
+    with pytest.raises(NotInFlight, match="in another process: it was over there"):
+        context.child(examples.never_in_flight_there)

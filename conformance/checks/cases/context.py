@@ -23,6 +23,7 @@ from conformance.checks.cases.exceptions import (
     Blocked,
     CheckFailed,
     NotDeclared,
+    NotInFlight,
     NotShown,
     short_repr,
 )
@@ -527,6 +528,8 @@ class CaseContext:
             raise NotDeclared(result.undeclared)
         if result.not_shown:
             text = f"in another process: {result.not_shown}"
+            if result.too_soon:  # the case is tried again with longer work
+                raise NotInFlight(text)
             raise Blocked(result.blocked_by, text) if result.blocked_by else NotShown(text)
 
     def children(

@@ -13,6 +13,7 @@ import torch
 
 from conformance.checks.cases.cases import BehaviourCase
 from conformance.checks.cases.context import CaseContext, ProgramSearch
+from conformance.checks.cases.held_streams import prepare_busy
 from conformance.checks.cases.processes import DeviceLocator, in_process
 from conformance.checks.cases.results import Attempt
 from devices.failure import Failure, Kind
@@ -74,6 +75,7 @@ def here(
     search: ProgramSearch | None = None,
     default: Kind = Kind.STATE,
 ) -> Attempt:
+    prepare_busy(device)
     for patience in PATIENCE:
         made, context = Attempt(), CaseContext(device, seed, patience, where, search, default)
         try:

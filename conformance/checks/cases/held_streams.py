@@ -11,6 +11,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -32,6 +33,26 @@ SOON = 1.0
 #: Seconds within which a call must return if nothing holds it up.
 CALL = 60.0
 NOTHING_HELD = "work in flight was not checked: the descriptor declares neither `gate` nor `busy`, so no stream can be kept occupied"
+
+
+#: The device types and indices on which ``busy`` has been called in this process.
+_PREPARED: set[tuple[str, int]] = set()
+
+
+def prepare_busy(opened: Device) -> None:
+    """Calls the descriptor's ``busy`` on each device index and waits for the work, once in a process. The first call may
+    measure how long the work takes, and allocate memory that ``busy`` keeps. Inside of a case this memory would change the
+    counters that the case compares."""
+    descriptor, kind = opened.descriptor, opened.torch_device.type
+    if descriptor.busy is None:
+        return
+    for index in range(descriptor.device_count()):
+        if (kind, index) not in _PREPARED:
+            _PREPARED.add((kind, index))
+            # An exception is suppressed here: the cases that call `busy` report it.
+            with suppress(Exception), torch.accelerator.device_index(index):
+                descriptor.busy(0.0)
+                torch.accelerator.current_stream().synchronize()
 
 
 class Hold:

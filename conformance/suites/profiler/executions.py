@@ -406,6 +406,12 @@ def duration(context: CaseContext) -> None:
         waited = 1000 * (time.perf_counter() - began)
         labelled("after", x.add, 1)
         context.settle()
+    first, last = seen.named("before"), seen.named("after")
+    between = [each for each in seen.host if first.end <= each.begin < last.begin]
+    if any(seen.of(each) for each in between):
+        raise NotDeclared(
+            "the descriptor's `busy` calls ops, so none of its kernels has a known duration"
+        )
     text = "work that no op launched is linked to the op before or after it"
     for name in ("before", "after"):
         took = max(each.took for each in seen.launched(seen.named(name))) / 1e6
