@@ -138,7 +138,7 @@ def why_none(tries: Sequence[BusyTry], torch_type: str, streams: bool) -> str:
     """Returns a sentence that says why ``conform init`` drafts no ``busy``. ``streams`` says whether the device has
     streams."""
     if not streams:
-        return "the device has no streams that work, and `busy` keeps a stream busy"
+        return "the device has no streams that work, so there is nothing to keep busy"
     if not tries:
         return "no draft could be tried"
     if not any(each.asynchronous for each in tries):

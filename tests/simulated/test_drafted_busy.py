@@ -9,12 +9,16 @@ import pytest
 import torch
 
 from conformance.checks.cases import held_streams
+from conformance.checks.cases.execution import in_this_process
 from conformance.checks.cases.held_streams import prepare_busy
+from conformance.checks.cases.processes import DeviceLocator
 from conformance.onboarding import occupying, probing
 from conformance.onboarding.occupying import drafted, has_streams, try_busy, try_candidate
 from conformance.onboarding.primitives import CANDIDATES, BusyTry
 from conformance.onboarding.probing import try_primitives
 from conformance.onboarding.questions import Said
+from conformance.suites import profiler
+from conformance.suites.profiler import executions
 from devices import registry
 from devices.simulated.backend import streams
 from devices.simulated.backend.fault_switches import planted
@@ -153,6 +157,14 @@ def test_the_first_call_is_made_before_a_case_on_each_index(
     for _ in range(2):
         prepare_busy(described)
     assert called == [(0, 0.0), (1, 0.0)]
+
+
+def test_the_duration_of_work_that_consists_of_ops_is_not_compared(device: Device) -> None:
+    busy = drafted("matrix_product", "simulated")
+    described = replace(device, descriptor=replace(device.descriptor, busy=busy))
+    (case,) = (each for each in profiler.SUITE.cases if each.check is executions.duration)
+    made = in_this_process(case, described, DeviceLocator(device="simulated"))
+    assert made.failure is None and "`busy` calls ops" in made.undeclared
 
 
 @pytest.mark.parametrize("candidate", CANDIDATES)
