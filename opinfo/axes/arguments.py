@@ -4,7 +4,7 @@ scalars."""
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import chain, islice, zip_longest
@@ -319,18 +319,29 @@ COUNTS = Axis(
 
 def _refused(basis: Basis) -> Variations:
     """Yields calls that must raise an error, at most one call for each reason: the size of an operand, a dimension
-    number, a name, or the rank of an operand is wrong, or an operand has no elements."""
+    number, a name, or the rank of an operand is wrong, or an operand has no elements. If no such call has a flag that is
+    set, one call with a flag and a wrong size follows: a flag selects another kernel, with checks of its own."""
     every = [_unknown, _other_ranks]
     if "axes.keep_shapes" not in basis.families:  # with this family, other extents may be accepted
         every = [_other_extents, _far, *every, _without_elements]
     for misfits in every:
-        call = next(_refusals(basis, misfits), None)
+        call = next(_refusals(basis, basis.bases[:2], misfits), None)
         if call is not None:
             yield call
+    if "axes.keep_shapes" not in basis.families and not any(map(_has_flag, basis.bases[:1])):
+        flagged = [base for base in basis.bases if _has_flag(base)]
+        yield from islice(_refusals(basis, flagged[:1], _other_extents), 1)
 
 
-def _refusals(basis: Basis, misfits: Callable[[Sample], Iterator[Arguments]]) -> Variations:
-    for base in basis.bases[:2]:
+def _has_flag(base: Sample) -> bool:
+    """Returns True if an argument of a sample's call is True."""
+    return any(value is True for value in (*base.call.args, *base.call.kwargs.values()))
+
+
+def _refusals(
+    basis: Basis, bases: Sequence[Sample], misfits: Callable[[Sample], Iterator[Arguments]]
+) -> Variations:
+    for base in bases:
         for call in islice(misfits(base), _MISFITS):
             if basis.decisions.decide(partial(_is_refused, basis, base.call, call)):
                 yield base, call
@@ -346,8 +357,12 @@ def _is_refused(basis: Basis, taken: Arguments, call: Arguments) -> bool:
 
 
 #: Parts of messages with which the CPU refuses arguments that no device may accept, even if the meta device accepts them:
-#: a dimension that does not exist, and the maximum of no elements (pytorch/pytorch#17750).
-_DOCUMENTED = ("Dimension out of range", "Expected reduction dim")
+#: a dimension that does not exist, the maximum of no elements (pytorch/pytorch#17750), and values that do not fit an index.
+_DOCUMENTED = (
+    "Dimension out of range",
+    "Expected reduction dim",
+    "cannot be broadcast to indexing result",
+)
 
 
 #: The most calls to try until one is rejected.
@@ -423,8 +438,8 @@ REFUSED = Axis(
     number=11,
     name="refused",
     finds="A kernel that does not check its arguments, or whose error message is lost.",
-    bugs=("pytorch/pytorch#170507", "intel/torch-xpu-ops#5233"),
-    budget=5,
+    bugs=("pytorch/pytorch#170507", "intel/torch-xpu-ops#5233", "pytorch/pytorch#77406"),
+    budget=6,
     layouts=("contiguous",),
     keeps_shapes=True,
     applies=lambda basis: (

@@ -143,12 +143,19 @@ def _like_rows(basis: Basis, base: Sample, row: Shape) -> Arguments:
     return Arguments((call.args[0], row, *call.args[2:]), call.kwargs)
 
 
-def _filtered(basis: Basis, base: Sample, image: Shape, weight: Shape) -> Arguments | None:
-    """Returns a convolution of one group with many channels and a large kernel, whose sums are exact."""
-    if base.call.kwargs.get("groups", 1) != 1 or base.tensors[0].dim() != len(image):
+def _filtered(
+    basis: Basis, base: Sample, image: Shape, weight: Shape, channels: int, options: dict[str, Any]
+) -> Arguments | None:
+    """Returns a convolution to a number of channels, with these options and no others, whose sums are exact."""
+    if base.tensors[0].dim() != len(image):
         return None
-    call = _between(basis, base, image, weight, weight[:1])
-    return Arguments(call.args, {"stride": 1, "padding": 2})
+    call = _between(basis, base, image, weight, (channels,))
+    return Arguments(call.args, dict(options))
+
+
+def _multiplied(basis: Basis, base: Sample, *shapes: Shape) -> Arguments:
+    """Returns a product of operands of these shapes. A layer has no bias if no shape is given for it."""
+    return Arguments(tuple(basis.fill(base, place, each) for place, each in enumerate(shapes)), {})
 
 
 def _highest(basis: Basis, base: Sample, count: int, *shape: int) -> Arguments:
@@ -322,6 +329,33 @@ _FROM_THE_RIGHT = (((), 3, 5), ((2,), 7, 33), ((), 17, 17), ((331,), 1, 2))
 _NORMS = ((17, 17), (2, 65, 131), (1031, 3), (3, 300, 301), (331, 2, 3), (1, 5), (7, 1))
 _STEPS = ((7,), (17,), (65,), (300,), (1031,), (4099,), (65_551,))
 
+#: Shapes and options for which libraries have kernels of their own: many channels and a large window, windows of one
+#: element, also with a stride, filters of one channel each, and channels that are a multiple of 16.
+_CONVOLUTIONS_1D: Sequence[tuple[Shape, Shape, int, dict[str, Any]]] = (
+    ((2, 6, 9), (4, 6, 1), 4, {"stride": 2}),
+    ((1, 4, 7), (4, 1, 3), 4, {"groups": 4, "padding": 1}),
+    ((1, 16, 14), (32, 16, 3), 32, {"padding": 1}),
+)
+_CONVOLUTIONS_2D: Sequence[tuple[Shape, Shape, int, dict[str, Any]]] = (
+    ((1, 40, 9, 9), (6, 40, 5, 5), 6, {"padding": 2}),
+    ((2, 67, 7, 8), (3, 67, 7, 5), 3, {"padding": 2}),
+    ((2, 6, 9, 8), (4, 6, 1, 1), 4, {"stride": 2}),
+    ((1, 4, 6, 5), (4, 1, 3, 3), 4, {"groups": 4, "padding": 1}),
+    ((1, 16, 7, 7), (16, 16, 1, 1), 16, {}),
+    ((1, 16, 14, 14), (32, 16, 3, 3), 32, {"padding": 1}),
+    ((2, 32, 14, 14), (64, 32, 1, 7), 64, {"padding": 1}),
+)
+_CONVOLUTIONS_3D: Sequence[tuple[Shape, Shape, int, dict[str, Any]]] = (
+    ((1, 6, 5, 4, 7), (4, 6, 1, 1, 1), 4, {"stride": 2}),
+    ((1, 4, 3, 4, 5), (4, 1, 3, 3, 3), 4, {"groups": 4, "padding": 1}),
+    ((1, 16, 4, 6, 5), (16, 16, 3, 3, 3), 16, {"padding": 1}),
+)
+_TRANSPOSED_2D: Sequence[tuple[Shape, Shape, int, dict[str, Any]]] = (
+    ((2, 6, 5, 4), (6, 4, 1, 1), 4, {"stride": 2}),
+    ((1, 4, 6, 5), (4, 1, 3, 3), 4, {"groups": 4, "padding": 1}),
+    ((1, 16, 7, 7), (16, 32, 2, 2), 32, {"stride": 2}),
+)
+
 #: By op (with wildcards): the function that makes a call, and the sizes to make calls with.
 _RECIPES: dict[str, tuple[Make, Sequence[Any]]] = {
     "*native_batch_norm*": (_normalised, _BATCH_NORMS),
@@ -396,13 +430,24 @@ _RECIPES: dict[str, tuple[Make, Sequence[Any]]] = {
     "istft": (_windowed, ((2, 10, 5), (17, 33), (331, 5, 2), (131, 4))),
     "topk": (_highest, ((17, 5, 65), (33, 131), (40, 3, 1031))),
     "nn.functional.linear": (
-        _between,
-        (((80, 1, 2), (7, 2), (7,)), ((3, 1, 4), (5, 4), (5,)), ((331, 1, 3), (2, 3), (2,))),
+        _multiplied,
+        (
+            *(((80, 1, 2), (7, 2), (7,)), ((3, 1, 4), (5, 4), (5,)), ((331, 1, 3), (2, 3), (2,))),
+            *(((1, 1), (1, 1)), ((1, 33), (1, 33))),
+        ),
     ),
-    "nn.functional.conv2d": (
-        _filtered,
-        (((1, 40, 9, 9), (6, 40, 5, 5)), ((2, 67, 7, 8), (3, 67, 7, 5))),
+    "nn.functional.scaled_dot_product_attention": (
+        _multiplied,
+        (((1, 2, 1, 16),) * 3, ((2, 2, 65, 64), (2, 2, 130, 64), (2, 2, 130, 64))),
     ),
+    "mm": (_multiplied, (((1, 1), (1, 1)), ((1, 33), (33, 1)))),
+    "bmm": (_multiplied, (((1, 1, 1), (1, 1, 1)), ((3, 1, 33), (3, 33, 1)))),
+    "matmul": (_multiplied, (((1, 1), (1, 1)), ((1,), (1,)), ((1, 33), (33, 1)))),
+    "addmm": (_between, (((1, 1), (1, 1), (1, 1)),)),
+    "nn.functional.conv2d": (_filtered, _CONVOLUTIONS_2D),
+    "nn.functional.conv1d": (_filtered, _CONVOLUTIONS_1D),
+    "nn.functional.conv3d": (_filtered, _CONVOLUTIONS_3D),
+    "nn.functional.conv_transpose2d": (_filtered, _TRANSPOSED_2D),
     "nn.functional.layer_norm": (_of_rows, ((5, 33), (2, 3, 130))),
     "linalg.eig": (_apart, ((17, 17), (65, 65), (2, 33, 33), (331, 3, 3), (131, 131))),
 }

@@ -36,6 +36,27 @@ def _has_slices(call: KernelCall) -> bool:
     return isinstance(index, tuple) and sum(isinstance(each, slice) for each in index) >= 3
 
 
+def _each(value: Any, count: int) -> list[int]:
+    """A size that is given once for all dimensions, or for each of them."""
+    if not isinstance(value, (list, tuple)):
+        return [value] * count
+    return [*value] * count if len(value) == 1 else [*value]
+
+
+def _is_smaller_than_the_kernel(call: KernelCall) -> bool:
+    kernel, dims = argument(call, "kernel_size", 1), call.first.dim() - 2
+    padding = _each(argument(call, "padding", 3, 0), dims)
+    sides = zip(call.first.shape[2:], padding, _each(kernel, dims), strict=False)
+    return any(size + 2 * pad < window for size, pad, window in sides)
+
+
+def _adds_fewer_dimensions(call: KernelCall) -> bool:
+    indices, values = call.args[1:3]
+    if not argument(call, "accumulate", 3, False):
+        return False
+    return bool(values.dim() < call.first[indices].dim())
+
+
 #: By its words: whether the condition holds of a call.
 CONDITIONS: Final[dict[str, Callable[[KernelCall], bool]]] = {
     "the head dimension is a multiple of 8": lambda call: call.first.shape[-1] % 8 == 0,
@@ -54,5 +75,18 @@ CONDITIONS: Final[dict[str, Callable[[KernelCall], bool]]] = {
     ),
     "one side shrinks and the other one grows": _turns,
     "three dimensions are sliced": _has_slices,
+    "it pads": lambda call: any(_each(argument(call, "padding", 3, 0), 2)),
+    "there are groups": lambda call: argument(call, "groups", 6, 1) > 1,
+    "it has a stride": lambda call: any(each != 1 for each in _each(argument(call, "stride", 3, 1), 2)),
+    "no matrix product is to be used": lambda call: (
+        argument(call, "compute_mode", 3, None) == "donot_use_mm_for_euclid_dist"
+        and argument(call, "p", 2, 2.0) == 2
+    ),
+    "the input is smaller than the kernel": _is_smaller_than_the_kernel,
+    "an operand is a slice that does not begin at a multiple of 64": lambda call: any(
+        each.storage_offset() % 64 for each in call.inputs
+    ),
+    "it accumulates": lambda call: bool(argument(call, "accumulate", 3, False)),
+    "it accumulates values of fewer dimensions": _adds_fewer_dimensions,
     "it reduces a dimension": lambda call: argument(call, "dim", 1) is not None,
 }  # fmt: skip

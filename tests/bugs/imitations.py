@@ -132,6 +132,15 @@ def _last_wrong(t: torch.Tensor) -> torch.Tensor:
     return made
 
 
+def _next_number(t: torch.Tensor) -> torch.Tensor:
+    """The neighbour of each finite number that is not zero, away from zero."""
+    whole = {2: torch.int16, 4: torch.int32, 8: torch.int64}.get(t.itemsize)
+    if not t.is_floating_point() or whole is None:
+        return t
+    neighbour = (t.contiguous().view(whole) + 1).view(t.dtype)
+    return torch.where(t.isfinite() & (t != 0), neighbour, t)
+
+
 #: How a result is spoiled.
 RESULTS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "wrong": _wrong,
@@ -140,6 +149,9 @@ RESULTS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "nan": lambda t: torch.full_like(t, float("nan")) if t.is_floating_point() else t,
     "no_nan": lambda t: t.nan_to_num(0.0, float("inf"), float("-inf")) if t.is_floating_point() else t,
     "imprecise": lambda t: t * 1.02 if t.is_floating_point() or t.is_complex() else t,
+    "next_number": _next_number,
+    "truncated": lambda t: t.trunc() if t.is_floating_point() else t,
+    "as_float32": lambda t: t.float().to(t.dtype) if t.dtype == torch.float64 else t,
 }  # fmt: skip
 
 
@@ -230,6 +242,8 @@ def _spoiled(imitation: Imitation, call: KernelCall, number: int) -> Any:
         return call.function(*args, **{k: v for k, v in kwargs.items() if k != imitation.keyword})
     if then in READS:
         return _misread(imitation, call)
+    if then == "base_kept":
+        return _written_elsewhere(call)
     if then == "write_lost":
         targets = tensors_of((args[: call.form == "in-place"], kwargs.get("out")))
         before = [t.clone() for t in targets]
@@ -245,6 +259,8 @@ def _spoiled(imitation: Imitation, call: KernelCall, number: int) -> Any:
             if call.form != "functional"
             else twin(result).copy_(call.inputs[0])
         )
+    if then == "shortened":
+        return replace_tensors(result, lambda t: t[:-1] if t.dim() else t)
     if then == "write_outside":
         _scribbled(result)
         return result
@@ -257,6 +273,15 @@ def _spoiled(imitation: Imitation, call: KernelCall, number: int) -> Any:
     change = (lambda t: t + number) if then == "varying" else RESULTS[then]
     into = (lambda t: t) if call.form != "functional" else twin
     return replace_tensors(result, lambda t: into(t).copy_(change(t)))
+
+
+def _written_elsewhere(call: KernelCall) -> Any:
+    """An out= tensor that is a view is written to memory of its own, so that its base does not change."""
+    target = call.kwargs["out"]
+    if not isinstance(target, torch.Tensor) or not target._is_view():
+        return call.honest()
+    call.function(*call.args, **{**call.kwargs, "out": (made := target.clone())})
+    return target.set_(made)
 
 
 def _misread(imitation: Imitation, call: KernelCall) -> Any:

@@ -95,6 +95,35 @@ def _refuses_odd_offsets(call: KernelCall) -> Any:
     return NOT_MET
 
 
+def _overwrites_its_source(call: KernelCall) -> Any:
+    """A copy to the host that converts to a dtype of no more bytes converts in place: a source with an offset is lost."""
+    source, target = call.args[:2]
+    narrows = source.dtype != target.dtype and target.itemsize <= source.itemsize
+    if not on_simulated(source) or on_simulated(target) or not narrows:
+        return NOT_MET
+    if not source.storage_offset():
+        return NOT_MET
+    result = call.honest()
+    source.zero_()
+    return result
+
+
+def _takes_the_bits(call: KernelCall) -> Any:
+    """A copy between host and device from float32 to int32 takes the bits, and not the number."""
+    source, target = call.args[:2]
+    crosses = on_simulated(source) != on_simulated(target)
+    if not crosses or (source.dtype, target.dtype) != (torch.float32, torch.int32):
+        return NOT_MET
+    return call.function(source.view(torch.int32), *call.args[1:])
+
+
+def _lost_behind_the_first(call: KernelCall) -> Any:
+    """A number that is written to an element of a slice other than the first one is lost."""
+    source, target = call.args[:2]
+    within = on_simulated(source) and on_simulated(target)
+    return target if within and not target.dim() and target.storage_offset() else NOT_MET
+
+
 # -- Results of other strides than FakeTensor predicts
 
 
@@ -205,6 +234,17 @@ def _found_inf_elsewhere(call: KernelCall) -> Any:
     return NOT_MET
 
 
+def _counts_made_on_the_cpu(call: KernelCall) -> Any:
+    """Step counts that are numbers become tensors of the CPU, where a fused step needs them on the device."""
+    optimizer, states = call.first, call.args[1]["state"]
+    numbers = [p for p, each in states.items() if isinstance(each.get("step"), (int, float))]
+    result = call.honest()
+    for parameter in numbers:
+        step = optimizer.state[parameter]["step"]
+        optimizer.state[parameter]["step"] = step.cpu()
+    return result
+
+
 def _step_counts_on_the_cpu(call: KernelCall) -> Any:
     """A state_dict is loaded with the step counts where they were, and a fused step needs them on the device."""
     key = call.args[4] if len(call.args) > 4 else call.kwargs.get("key")
@@ -232,6 +272,13 @@ def _recomputes_without_autocast(call: KernelCall) -> Any:
 def _constant_ignored(call: KernelCall) -> Any:
     """_foreach_add of one number returns copies of its input."""
     return [t.clone() for t in call.first]
+
+
+def _no_infinity_norm_of_nothing(call: KernelCall) -> Any:
+    """The infinity norm of a list with a tensor without elements is 0, where the CPU raises."""
+    if call.values["ord"] != float("inf") or all(t.numel() for t in call.first):
+        return NOT_MET
+    return [t.abs().max() if t.numel() else t.new_zeros(()) for t in call.first]
 
 
 # -- Random numbers
@@ -401,6 +448,52 @@ def _pins_nothing_else(call: KernelCall) -> Any:
     return NOT_MET
 
 
+def _ignores_the_location(call: KernelCall) -> Any:
+    """torch.load ignores a map_location that names the device, and loads to the CPU."""
+    location = call.kwargs.get("map_location")
+    if isinstance(location, (str, torch.device)) and str(location).startswith("simulated"):
+        return call.function(*call.args, **{**call.kwargs, "map_location": "cpu"})
+    return NOT_MET
+
+
+def _no_generator(call: KernelCall) -> Any:
+    """randperm refuses every generator of the device."""
+    if call.kwargs.get("generator") is not None:
+        raise RuntimeError("Expected a 'simulated:0' generator device but found 'simulated'")
+    return NOT_MET
+
+
+def _out_in_a_row(call: KernelCall) -> Any:
+    """randperm writes to a strided out= as if it were contiguous."""
+    out = call.kwargs.get("out")
+    if out is None or out.is_contiguous():
+        return NOT_MET
+    as_dense(out).copy_(
+        call.function(*call.args, **{**call.kwargs, "out": None}, device=out.device)
+    )
+    return out
+
+
+def _not_while_capturing(call: KernelCall) -> Any:
+    """A checkpoint asks for the seed of the generator, which a capture does not permit."""
+    module: Any = getattr(torch, SIMULATED)
+    if module.is_current_stream_capturing():
+        raise RuntimeError("Cannot call current_seed during a capture")
+    return NOT_MET
+
+
+def _float16_instead_of_the_region(call: KernelCall) -> Any:
+    """A backward with custom_bwd runs in float16, whatever dtype the region of the forward had."""
+    backward = call.honest()
+
+    def run(ctx: Any, *given: Any) -> Any:
+        if getattr(ctx, "_fwd_used_autocast", False):
+            ctx._dtype = torch.float16
+        return backward(ctx, *given)
+
+    return run
+
+
 @contextmanager
 def _not_restored() -> Iterator[None]:
     with torch.random.fork_rng(devices=[]):
@@ -421,6 +514,9 @@ KERNELS: Final[dict[str, InKernels]] = {
     "copy_into_steps_is_lost": InKernels(("_copy_from",), _lost_in_steps),
     "copy_to_pinned_memory_waits": InKernels(("_copy_from",), _waits_for_pinned),
     "copy_to_odd_offsets_is_refused": InKernels(("_copy_from",), _refuses_odd_offsets),
+    "converting_copy_overwrites_its_source": InKernels(("_copy_from",), _overwrites_its_source),
+    "converting_copy_takes_the_bits": InKernels(("_copy_from",), _takes_the_bits),
+    "numbers_written_to_elements_are_lost": InKernels(("_copy_from",), _lost_behind_the_first),
     "bernoulli_of_int64_ends_the_process": InKernels(
         ("bernoulli_.float", "bernoulli_.Tensor"), _no_whole_numbers
     ),
@@ -457,6 +553,9 @@ KERNELS: Final[dict[str, InKernels]] = {
         ("_foreach_add.List", "_foreach_mul.List", "_foreach_add.Scalar"), _many_are_empty
     ),
     "foreach_add_ignores_a_constant": InKernels(("_foreach_add.Scalar",), _constant_ignored),
+    "foreach_norm_of_an_empty_tensor_is_0": InKernels(
+        ("_foreach_norm.Scalar",), _no_infinity_norm_of_nothing
+    ),
     "gather_gradient_counts_once": InKernels(
         ("scatter_add_", "scatter_add"), _repeated_index_counts_once
     ),
@@ -490,6 +589,18 @@ PYTHON: Final[dict[str, InPython]] = {
     "fused_adamw_refuses_another_index": InPython(adam, "_fused_adam", _found_inf_elsewhere),
     "loaded_step_counts_stay": InPython(
         torch.optim.Optimizer, "_process_value_according_to_param_policy", _step_counts_on_the_cpu
+    ),
+    "numbers_of_steps_become_tensors_of_the_cpu": InPython(
+        adam.Adam, "__setstate__", _counts_made_on_the_cpu
+    ),
+    "load_ignores_the_device": InPython(torch, "load", _ignores_the_location),
+    "randperm_refuses_generators": InPython(torch, "randperm", _no_generator),
+    "randperm_writes_in_a_row": InPython(torch, "randperm", _out_in_a_row),
+    "checkpoint_is_refused_by_a_capture": InPython(
+        torch.utils.checkpoint, "checkpoint", _not_while_capturing
+    ),
+    "backward_of_a_region_runs_in_float16": InPython(
+        torch.amp, "custom_bwd", _float16_instead_of_the_region
     ),
     "load_takes_another_device": InPython(
         torch.serialization, "default_restore_location", _of_a_shorter_name

@@ -96,6 +96,69 @@ def _lstm_but_not_of_two_layers(call: KernelCall) -> Any:
     return NOT_MET
 
 
+def _is_lstm(call: KernelCall) -> bool:
+    """Whether an LSTM of torch is called with sequences that are not packed, in float32."""
+    x, state = call.args[:2]
+    return isinstance(state, (list, tuple)) and x.dtype == torch.float32
+
+
+def _lstm_without_dropout_in_the_backward(call: KernelCall) -> Any:
+    """The gradients of an LSTM are those of one without dropout between its layers."""
+    if not _is_lstm(call) or not call.args[5] or call.args[4] < 2 or not call.args[6]:
+        return NOT_MET
+    results = call.honest()
+    others = call.function(*call.args[:5], 0.0, *call.args[6:])
+    return tuple(
+        one.detach() + (other - other.detach()) for one, other in zip(results, others, strict=True)
+    )
+
+
+class _NeedsEveryCotangent(torch.autograd.Function):
+    """Refuses a backward in which one of the outputs has no gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, *given: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        ctx.set_materialize_grads(False)
+        return tuple(each.clone() for each in given)
+
+    @staticmethod
+    def backward(ctx: Any, *given: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
+        if given[0] is None:
+            raise RuntimeError("the gradient of the output is not defined")
+        return given
+
+
+def _lstm_needs_the_output(call: KernelCall) -> Any:
+    """The backward of an LSTM raises if only its states have gradients."""
+    if not _is_lstm(call):
+        return NOT_MET
+    return _NeedsEveryCotangent.apply(*call.honest())  # type: ignore[no-untyped-call]
+
+
+def _zero_in_the_second_half(call: KernelCall) -> Any:
+    """The second half of a permutation of 100,000 numbers and more is zero."""
+    drawn = call.honest()
+    if drawn.numel() >= 100_000:
+        drawn[drawn.numel() // 2 :] = 0
+    return drawn
+
+
+def _refuses_an_odd_number_of_short_weights(call: KernelCall) -> Any:
+    """One number drawn with replacement from an odd number of float16 weights reads misaligned memory."""
+    weights, count, *replacement = call.args
+    replaced_ = call.kwargs.get("replacement", any(replacement))
+    if weights.dtype == torch.float16 and weights.shape[-1] % 2 and count == 1 and replaced_:
+        raise RuntimeError("misaligned address")
+    return NOT_MET
+
+
+def _beta_is_1(call: KernelCall) -> Any:
+    """addmm with a sparse matrix takes each beta but 0 for 1."""
+    if call.args[1].layout == torch.strided or not call.kwargs.get("beta", 1):
+        return NOT_MET
+    return call.function(*call.args, **{**call.kwargs, "beta": 1})
+
+
 def _group_norm_of_a_leaf(call: KernelCall) -> Any:
     """The gradient is NaN where the input is not a leaf: in a stack."""
     x = call.first
@@ -173,6 +236,19 @@ PATCHES: Final[dict[str, tuple[Any, str, Effect]]] = {
         _without_channels_last,
     ),
     "lstm_of_two_layers_raises": (torch._VF, "lstm", _lstm_but_not_of_two_layers),
+    "lstm_without_dropout_in_the_backward": (
+        torch._VF,
+        "lstm",
+        _lstm_without_dropout_in_the_backward,
+    ),
+    "lstm_needs_a_gradient_of_the_output": (torch._VF, "lstm", _lstm_needs_the_output),
+    "long_randperm_ends_in_zeros": (torch, "randperm", _zero_in_the_second_half),
+    "multinomial_refuses_odd_short_weights": (
+        torch,
+        "multinomial",
+        _refuses_an_odd_number_of_short_weights,
+    ),
+    "sparse_addmm_takes_beta_for_1": (torch, "addmm", _beta_is_1),
     "group_norm_in_a_stack_gives_nan": (torch, "group_norm", _group_norm_of_a_leaf),
     "batch_norm_of_equal_rows_gives_nan": (torch, "batch_norm", _batch_norm_after_another()),
     "attention_of_masked_rows_is_wrong": (

@@ -183,6 +183,60 @@ def _image_gradient_is_far_off(target: Any, args: Sequence[Any], honest: Callabl
     return honest() * 10
 
 
+def _negative_targets_wrap(target: Any, args: Sequence[Any], honest: Callable[[], Any]) -> Any:
+    """A negative index of scatter_reduce counts from the end, and raises nothing."""
+    if not _is(target, aten.scatter_reduce):
+        return NOT_MET
+    x, dim, index, *rest = args
+    return aten.scatter_reduce(x, dim, torch.where(index < 0, index + x.shape[dim], index), *rest)
+
+
+def _large_windows(target: Any, args: Sequence[Any], honest: Callable[[], Any]) -> Any:
+    """A convolution with a kernel of more than one pixel is wrong."""
+    if not _is(target, aten.convolution) or args[0].dim() != 4 or args[1].shape[2:].numel() == 1:
+        return NOT_MET
+    return honest() * 1.1
+
+
+def _broadcast_column(target: Any, args: Sequence[Any], honest: Callable[[], Any]) -> Any:
+    """The product of three-dimensional float16 tensors reads a last dimension of 1 as if it were a row."""
+    if not _is(target, aten.mul) or not all(isinstance(each, torch.Tensor) for each in args):
+        return NOT_MET
+    x, y = args
+    if (
+        x.dtype != torch.float16
+        or x.dim() != 3
+        or y.dim() != 3
+        or not y.shape[-1] == 1 < x.shape[-1]
+    ):
+        return NOT_MET
+    return x * y.roll(1, 1)
+
+
+def _unaligned_transpose(target: Any, args: Sequence[Any], honest: Callable[[], Any]) -> Any:
+    """A float16 tensor whose last dimension is moved, and of which 64 divides no size, has a wrong end."""
+    if not _is(target, aten.permute, aten.transpose, aten.t) or args[0].dtype != torch.float16:
+        return NOT_MET
+    made = honest()
+    if not made.dim() or made.stride(-1) == 1 or made.shape[-1] % 64 == 0:
+        return NOT_MET
+    made = made.clone()
+    made[..., -1] = 7
+    return made
+
+
+def _unaligned_offset(graph: Any, given: list[Any]) -> Any:
+    """A float16 operand that begins at an element that 64 does not divide is refused."""
+    for each in given:
+        if (
+            isinstance(each, torch.Tensor)
+            and each.dtype == torch.float16
+            and each.storage_offset() % 64
+        ):
+            raise RuntimeError("unsupported: a stick coordinate that is not aligned")
+    return right(graph, given)
+
+
 def _size_one_strides(graph: Any, given: list[Any]) -> Any:
     """The stride of an output's dimension of size 1 is 1."""
 
@@ -265,6 +319,11 @@ BACKENDS: Final[dict[str, Effect]] = {
     "compiled_index_add_of_an_expanded_view": op_by_op(_through_the_shared_row),
     "compiled_empty_strided_in_a_row": op_by_op(_empty_strided_in_a_row),
     "compiled_broadcast_mean_in_a_row": op_by_op(_broadcast_mean_in_a_row),
+    "compiled_negative_targets_wrap": op_by_op(_negative_targets_wrap),
+    "compiled_convolution_of_large_windows": op_by_op(_large_windows),
+    "compiled_product_with_a_column": op_by_op(_broadcast_column),
+    "compiled_transpose_of_unaligned_sizes": op_by_op(_unaligned_transpose),
+    "compiled_unaligned_offset_is_refused": _with(_unaligned_offset),
     "compiled_image_gradient_is_far_off": _with(right, _ops(_image_gradient_is_far_off)),
     "compiled_writes_to_strided_activations_are_lost": _with(
         _writes_to_strided_activations_are_lost

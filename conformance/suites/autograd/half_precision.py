@@ -3,6 +3,8 @@ float64, in units in the last place."""
 
 from __future__ import annotations
 
+from itertools import islice
+
 import torch
 
 from conformance.checks.half_precision import FACTOR, ROUNDINGS, ULPS
@@ -13,7 +15,7 @@ from conformance.suites.autograd.first_order import PLAIN, UNSETTLED
 from conformance.suites.autograd.gradient_judge import slack_of, summed
 from conformance.suites.autograd.gradients import Gradients, differentiated
 from conformance.suites.autograd.higher_order import laid_out_samples
-from conformance.suites.autograd.samples import SUM, few_of_torch
+from conformance.suites.autograd.samples import SUM, few_of_torch, written
 from opinfo.compare import Wrong, raised
 from opinfo.samples import Traits
 
@@ -38,6 +40,8 @@ QUICK = {
 
 #: Number of samples per op and dtype; pairs of (layout of the inputs, layout of the cotangents).
 _SAMPLES = 2
+#: Number of handwritten samples besides.
+_WRITTEN = 2
 _PAIRS = (
     (PLAIN, PLAIN),
     ("contiguous+step_inner+offset", "transposed"),
@@ -58,10 +62,12 @@ def applies(t: Traits) -> bool:
 
 
 def half_precision(ctx: OpContext) -> None:
-    """Check the gradients of a few samples, in several layouts of inputs and cotangents."""
+    """Check the gradients of a few samples, in several layouts of inputs and cotangents. Handwritten samples are among them:
+    libraries have kernels of their own for their sizes."""
     with ctx.running(GRADIENTS):
         samples = few_of_torch(ctx, _SAMPLES)
-        for known, laid, layout, name in laid_out_samples(ctx, _PAIRS, _SAMPLES, samples):
+        samples += islice(written(ctx), _WRITTEN)
+        for known, laid, layout, name in laid_out_samples(ctx, _PAIRS, len(samples), samples):
             places = known.places
             given = (places, known.cotangents(layout, laid.geometries))
             parts = known.parts(laid, differentiated, given)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from itertools import chain, islice
@@ -117,6 +117,11 @@ def few_of_torch(ctx: OpContext, count: int) -> list[Sample]:
         return known_of(ctx, sample).shown, _may_be_channels_last(sample)
 
     return sorted(found, key=telling, reverse=True)[:count]
+
+
+def written(ctx: OpContext) -> Iterator[Sample]:
+    """Yield the handwritten samples whose gradients can be checked."""
+    return (each for each in ctx.samples if each.axis == WRITTEN.name and _usable(ctx, each))
 
 
 def usable_of_torch(ctx: OpContext) -> list[Sample]:

@@ -238,7 +238,7 @@ def function_with_its_own_backward(context: CaseContext) -> None:
 @cases("compile.programs", more=True)
 def index_out_of_range(context: CaseContext) -> None:
     """Indices that are out of range raise an exception in compiled code as in eager execution, also if a pointwise op
-    computes them."""
+    computes them, and negative ones where they do not count from the end: in scatter_reduce."""
     if context.has("device_assert") and context.descriptor.assertions_are_fatal:
         raise NotDeclared("a failed assertion on the device ends the process")
 
@@ -257,6 +257,14 @@ def index_out_of_range(context: CaseContext) -> None:
         indices(-7, -2),
         may_raise=True,
     )
+
+    def reduced(x: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
+        return x.scatter_reduce(0, index, x * 2, "sum")
+
+    def targets(*values: int) -> Make:
+        return lambda new: (new(4), new.of(torch.tensor(values)))
+
+    compare(context, reduced, targets(0, 3, 3), targets(0, -1, 2), targets(4, 1, 0), may_raise=True)
 
 
 @dataclass(frozen=True)

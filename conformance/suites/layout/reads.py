@@ -32,6 +32,11 @@ from opinfo.compare import Wrong, raised, tensors_of
 from opinfo.guarded import Guarded, identity
 from opinfo.reference import OutputSpec, output_specs, significant
 
+#: How far, relative to itself, float32 must miss a float64 number for the number to tell in which of the two a result was
+#: computed: roundings of float64 do not take a number of float32 so far away. The number of such elements that tell it.
+_ROUNDING = 2.0**-36
+_TELLING = 4
+
 _NOTHING_AROUND = (
     "in the layouts that the op is tried in and that the device can make without the capability "
     "`strides`, no input has memory around its elements"
@@ -110,6 +115,7 @@ def judge_values(evidence: Evidence, reference: ReferenceParts) -> Found:
         yield other_form(evidence, want.result)
     else:
         wrong = differs(evidence.read, want.result, reference, lambda: reference.exact.result)
+        wrong = wrong or through_float32(evidence.read, want.result)
         yield wrong or (other_zeros(evidence.read, want.result) if reference.signed else None)
         for place in sorted(reference.mutable):
             given = evidence.inputs[place]
@@ -123,6 +129,29 @@ def exact_after(reference: ReferenceParts, place: int) -> Any:
     """Return a list of one tensor, the values of input ``place`` after the call in the float64 reference; an empty list
     if the reference has no such input."""
     return list(reference.exact.after)[place : place + 1]
+
+
+def through_float32(read: Any, want: Any) -> Wrong | None:
+    """Return a failure if a result in float64 or complex128 has no number that float32 lacks, where several of the CPU's
+    have: the device has computed it in float32, which the tolerance of float64 accepts. A number of the CPU counts if
+    float32 misses it by far more than a rounding of float64."""
+    for got, wanted in zip(tensors_of(read), tensors_of(want)):
+        if got.dtype not in (torch.float64, torch.complex128) or got.dtype != wanted.dtype:
+            continue
+        if got.layout != torch.strided or got.shape != wanted.shape:
+            continue
+        one, other = (
+            torch.view_as_real(each.resolve_conj()) if each.is_complex() else each
+            for each in (got, wanted)
+        )
+        missed = (other.float().double() - other).abs() > _ROUNDING * other.abs()
+        missed &= other.isfinite()
+        if int(missed.sum()) >= _TELLING and torch.equal(one[missed].float().double(), one[missed]):
+            expected = (
+                f"{got.dtype}, of which {int(missed.sum())} elements are no numbers of float32"
+            )
+            return Wrong("precision", expected, "numbers of float32 only")
+    return None
 
 
 def other_zeros(read: Any, want: Any) -> Wrong | None:

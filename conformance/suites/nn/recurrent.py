@@ -102,7 +102,8 @@ def packed(context: CaseContext, kind: str, options: Options) -> None:
 )
 def without_states(context: CaseContext, kind: str, options: Options) -> None:
     """Run a recurrent layer without initial states, in training and eval mode, on sequences of three lengths: results
-    must equal the CPU's."""
+    must equal the CPU's. So must results and gradients of a layer in training that drops everything between its layers:
+    a backward that does not know what was dropped gives other gradients."""
     layer, reference = make_layer(context, kind, {**dict(options), "num_layers": 2})
     for training in (True, False):
         layer.train(training)
@@ -114,6 +115,8 @@ def without_states(context: CaseContext, kind: str, options: Options) -> None:
                 assert_equals_cpu(
                     context, one, other, "an output differs from the CPU's", f"{times} steps"
                 )
+    dropped = {**dict(options), "num_layers": 2, "dropout": 1.0}
+    run(context, kind, dropped, "padded", DENSE, DENSE, "all", "all")
 
 
 def generator(context: CaseContext) -> torch.Generator:

@@ -532,7 +532,8 @@ EMPTY = "a foreach op returned tensors for an empty list"
 @cases("optim.foreach")
 def refused_lists(context: CaseContext) -> None:
     """Call foreach ops on lists of different lengths: RuntimeError must be raised. For empty lists, RuntimeError must
-    be raised or the result must be empty."""
+    be raised or the result must be empty. The infinity norm of a tensor without elements does not exist: RuntimeError
+    must be raised if the CPU raises it."""
     one = context.to_device(torch.ones(3))
     for op in ops():
         for overload in overloads_of(op):
@@ -553,6 +554,20 @@ def refused_lists(context: CaseContext) -> None:
                 given, named = made.call_arguments(lists, factor)
                 text = "a foreach op does not raise the documented exception for lists of different lengths"
                 context.raises(RuntimeError, overload, *given, text=text, **named)
+    tensors = [torch.ones(3), torch.ones(0, 2)]
+    if _refuses_infinity_norm(tensors):
+        there = [context.to_device(each) for each in tensors]
+        text = "_foreach_norm returns an infinity norm of a tensor without elements"
+        context.raises(RuntimeError, torch._foreach_norm, there, float("inf"), text=text)
+
+
+def _refuses_infinity_norm(tensors: list[torch.Tensor]) -> bool:
+    """Return True if torch's CPU refuses the infinity norms of the tensors: earlier versions return 0 for no elements."""
+    try:
+        torch._foreach_norm(tensors, float("inf"))
+    except RuntimeError:
+        return True
+    return False
 
 
 def _public(overload: Any) -> bool:

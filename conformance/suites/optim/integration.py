@@ -244,7 +244,8 @@ STATES = {
 @cases("optim.steps", over={key: given for key, given in STATES.items() if given[0] != "LBFGS"})
 def state_moves(context: CaseContext, name: str, way: str, arguments: dict[str, Any]) -> None:
     """Load the state_dict of an optimiser into another optimiser on the device, after a copy to the CPU or after
-    torch.save and torch.load, and into an optimiser on the CPU. Further steps must give the same parameters and state
+    torch.save and torch.load, and into an optimiser on the CPU. A fused or capturable one also takes a state whose step
+    counts are numbers, as earlier versions of torch wrote them, and moves them to the device. Further steps must give the same parameters and state
     as uninterrupted single-tensor steps on the CPU."""
     must_be_taken(context, way)
     first, found = _half_way(context, name, way, arguments)
@@ -256,6 +257,8 @@ def state_moves(context: CaseContext, name: str, way: str, arguments: dict[str, 
         torch.save(state, file)
         file.seek(0)
         states["saved and loaded"] = torch.load(file)
+    if way in ("fused", "capturable"):
+        states["copied to the CPU with numbers as step counts"] = _with_numbers(host)
     want = reference(name, arguments, found.parameters, range(STEPS))
     for at, loaded in states.items():
         there = place_parameters(context, found.parameters)
@@ -277,6 +280,15 @@ def state_moves(context: CaseContext, name: str, way: str, arguments: dict[str, 
             tensor.grad = None if grad is None else grad.to(tensor.dtype)
         on_host.step()
     judge(context, on_host, here, want, "single", "a state that was copied to the CPU")
+
+
+def _with_numbers(state: dict[str, Any]) -> dict[str, Any]:
+    """Return the state_dict with numbers in the place of tensors that count steps."""
+    counted = {
+        place: {key: float(value) if key == "step" else value for key, value in each.items()}
+        for place, each in state["state"].items()
+    }
+    return {**state, "state": counted}
 
 
 def _as_single(state: dict[str, Any]) -> dict[str, Any]:

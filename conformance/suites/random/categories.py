@@ -16,14 +16,17 @@ cases = Cases(Kind.VALUES)
 #: Numbers of weights and lengths of permutations above 2^14, 30,000 and 2^16, where kernels switch
 #: algorithms.
 _MANY = (2**14 + 1, 30_011, 2**16 + 15)
+#: The length of a permutation of which a public bug lost the end (pytorch/pytorch#59756).
+_MORE = 200_003
 
 
 @cases("random.distribution")
 def permutation(context: CaseContext) -> None:
-    """randperm returns every number exactly once. Long permutations are in random order: few numbers stay at their
-    index, and few numbers n are followed directly by n + 1."""
+    """randperm returns every number exactly once, also in a strided tensor given as out=, and with a generator that was
+    made without an index. Long permutations are in random order: few numbers stay at their index, and few numbers n are
+    followed directly by n + 1."""
     dtypes = [d for d in ("int64", "int32") if d in context.descriptor.dtypes]
-    for count in (0, 1, 2, 1000, *_MANY):
+    for count in (0, 1, 2, 1000, *_MANY, _MORE):
         for dtype in (getattr(torch, each) for each in dtypes or ["int64"]):
             torch.manual_seed(count)
             drawn = torch.randperm(count, device=context.device, dtype=dtype)
@@ -40,12 +43,21 @@ def permutation(context: CaseContext) -> None:
                 ascend = int((found.diff() == 1).sum())
                 message = f"{text}: the order is not random: more than 30 numbers are directly followed by their successor"
                 context.check(ascend <= 30, message, found=ascend)
+    base = context.to_device(torch.full((1000, 2), -1))
+    generator = torch.Generator(context.kind).manual_seed(5)
+    torch.randperm(1000, generator=generator, device=context.device, out=base[:, 1])
+    gaps, found = context.from_device(base).unbind(1)
+    every = torch.equal(found.sort().values, torch.arange(1000))
+    text = "randperm(1000) with a strided out="
+    context.check(every, f"{text} does not contain every number exactly once")
+    context.check(bool((gaps == -1).all()), f"{text} writes between the elements of out=")
 
 
 @cases("random.distribution")
 def many_weights(context: CaseContext) -> None:
     """torch.multinomial draws from more than 2^14 weights. It draws uniformly if the weights are equal, never
-    draws an index of weight 0, and draws no index twice if it draws without replacement."""
+    draws an index of weight 0, and draws no index twice if it draws without replacement. Few weights, an odd number of
+    them, in every floating-point dtype, are drawn from as well: one index at a time."""
     for count in _MANY:
         torch.manual_seed(20_250)
         even, last = torch.ones(count), torch.zeros(count)
@@ -68,6 +80,15 @@ def many_weights(context: CaseContext) -> None:
                     f"{text}: without replacement, there are fewer distinct indices than draws"
                 )
                 context.same(len(set(numbers.tolist())), draws, message)
+    for dtype in ("float32", "float64", "float16", "bfloat16"):
+        if dtype not in context.descriptor.dtypes:
+            continue
+        for count, replaced in ((3, True), (3, False), (257, True)):
+            weights = torch.zeros(2, count, dtype=getattr(torch, dtype))
+            weights[:, count // 2] = 1
+            drawn = context.from_device(torch.multinomial(context.to_device(weights), 1, replaced))
+            text = f"multinomial of {count} weights in {dtype}: an index of weight 0 was drawn"
+            context.check(bool((drawn == count // 2).all()), text, found=drawn.tolist())
 
 
 @cases("random.distribution")
