@@ -11,11 +11,13 @@ import time
 import warnings
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import groupby
 from typing import NamedTuple
 
 import msgspec
 
 from conformance import contract
+from conformance.checks.cases.cases import OpCheck
 from conformance.checks.cells import Recorder
 from conformance.checks.ops.context import OpContext, run_checks
 from conformance.plan.planner import undeclared_clauses, untried_with
@@ -59,6 +61,10 @@ def instead(known: Exceptions) -> Iterator[None]:
             each.exceptions = exceptions
 
 
+def _budget(check: OpCheck) -> int | None:
+    return check.most_samples(more=False, whole=False)
+
+
 def run_cells(
     op_id: str,
     dtypes: Collection[str],
@@ -66,7 +72,8 @@ def run_cells(
     device_name: str = "cpu",
     wanted: Callable[[str], bool] = lambda clause: True,
 ) -> Results:
-    """Runs the cells that plan ``quick`` has for an op under ``known``, in this process."""
+    """Runs the cells that plan ``quick`` has for an op under ``known``, in this process. As in a run, those of one suite share
+    their samples."""
     limit_threads()
     found: Results = {}
     device = open_device(registry.get(device_name))
@@ -91,25 +98,35 @@ def run_cells(
             ]
             if not clauses:
                 continue
-            withheld = untried_with([op_id], declared, contract.load(), clauses, DATABASE)[op_id]
-            undeclared = undeclared_clauses(declared, contract.load())
-            recorder = Recorder(op_id, dtype, clauses, undeclared, withheld)
-            samples = samples_of(op, dtype, QUICK.samples, declared.dtypes, drawn)
-            context = OpContext(
-                subject=op,
-                dtype=dtype,
-                traits=traits,
-                samples=samples,
-                device=device,
-                strides=StrideReference(declared.torch_type, None),
-                recorder=recorder,
-                known=known,
-            )
-            run_checks(context, checks, lambda check: check.most_samples(more=False, whole=False))
-            for clause in clauses:
-                told = recorder.cells[clause].to_outcome()
-                text = str(told.failure.message if told.failure is not None else told.note)
-                found[f"{dtype} {clause}"] = CellResult(told.outcome.value, told.checks, text[:300])
+            for _, group in groupby(clauses, lambda clause: clause.partition(".")[0]):
+                of_suite = [*group]
+                withheld = untried_with([op_id], declared, contract.load(), of_suite, DATABASE)
+                recorder = Recorder(
+                    op_id,
+                    dtype,
+                    of_suite,
+                    undeclared_clauses(declared, contract.load()),
+                    withheld[op_id],
+                )
+                samples = chosen
+                if any(each.axes and each.clause in of_suite for each in checks):
+                    samples = samples_of(op, dtype, QUICK.samples, declared.dtypes, drawn)
+                context = OpContext(
+                    subject=op,
+                    dtype=dtype,
+                    traits=traits,
+                    samples=samples,
+                    device=device,
+                    strides=StrideReference(declared.torch_type, None),
+                    recorder=recorder,
+                    known=known,
+                )
+                run_checks(context, checks, _budget)
+                for clause in of_suite:
+                    told = recorder.cells[clause].to_outcome()
+                    text = str(told.failure.message if told.failure is not None else told.note)
+                    result = CellResult(told.outcome.value, told.checks, text[:300])
+                    found[f"{dtype} {clause}"] = result
     return found
 
 
