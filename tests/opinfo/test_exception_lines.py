@@ -32,6 +32,10 @@ PASS_ON_CPU = {
     "layout.expanded_read": {"as_strided_scatter"},
     # FakeTensor has an answer for results without elements only.
     "layout.output_strides": {"combinations", "nn.functional.gaussian_nll_loss"},
+    # These fail in the variants of plan core alone.
+    "compile.eager_equals_compiled": {
+        *("aten.nonzero_static.out", "aten.norm.dtype_out", "aten.norm.out", "geqrf"),
+    },
     # FakeTensor remembers what the calls of an earlier cell returned.
     "compile.meta_agrees": {
         *("aten._native_multi_head_attention", "aten._transform_bias_rescale_qkv"),
