@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import json
 import os
 import select
@@ -136,6 +137,7 @@ def in_a_fork(work: Callable[[], Results], seconds: float = SECONDS) -> Results:
     child = os.fork()
     if not child:
         os.close(reading)
+        faulthandler.disable()  # a process that dies is a result here
         try:
             said = json.dumps(work())
         except BaseException as error:
