@@ -4,6 +4,7 @@ must fit each other or because the result is reliable only for some values."""
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from fnmatch import fnmatchcase
 from typing import Any
@@ -171,6 +172,34 @@ def _between(basis: Basis, base: Sample, *shapes: Shape) -> Arguments:
     return basis.rebuilt(base, filled)
 
 
+def _some_rows_empty(basis: Basis, base: Sample, *shape: int) -> Arguments:
+    """Returns a call with matrices of which every third row has only zeros, and reduces the rows. The database's values have
+    no row of zeros, for which alone the result is False."""
+    values = torch.ones(shape, dtype=basis.kind)
+    values[..., ::3, :] = 0
+    values[..., :-1] *= torch.arange(shape[-2]).reshape(-1, 1) % 2 == 0
+    return Arguments((values,), {"dim": -1})
+
+
+def _returned_itself(basis: Basis, base: Sample, *shape: int) -> Arguments:
+    """Returns a call that converts a tensor to the dtype that it has. The result is the tensor itself."""
+    return Arguments((basis.fill(base, 0, shape), basis.kind), {})
+
+
+def _several_in_a_row(
+    basis: Basis, base: Sample, reduce: str, rows: int, inner: int, columns: int
+) -> Arguments:
+    """Returns a product with a sparse matrix whose rows have different numbers of entries, none of them 1. The database's
+    matrices are identities, for which a sum, a mean and a maximum are the same."""
+    held = torch.arange(inner).expand(rows, inner) % 5 <= torch.arange(rows).reshape(-1, 1) % 4
+    values = torch.where(held, 2.0 + torch.arange(rows * inner).reshape(rows, inner) % 3, 0.0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch says that CSR is in beta
+        sparse = values.to(basis.kind).to_sparse_csr()
+    numbers = basis.choice(9, (inner, columns)).to(basis.kind) - 4
+    return Arguments((sparse, numbers, reduce), {})
+
+
 def _sliced(basis: Basis, base: Sample, *index: slice) -> Arguments:
     """Returns a call with a slice of each of three dimensions."""
     return Arguments((basis.fill(base, 0, (5, 7, 6)), index), {})
@@ -289,6 +318,18 @@ def _apart(basis: Basis, base: Sample, *shape: int) -> Arguments:
     """Returns a call with triangular matrices whose eigenvalues are well separated."""
     steps = torch.arange(shape[-1], 0, -1).to(basis.kind)
     return basis.rebuilt(base, {0: _picked(basis, base, 0, shape).triu(1) / 64 + torch.diag(steps)})
+
+
+def _of_rank(basis: Basis, base: Sample, *shape: int) -> Arguments:
+    """Returns a call with diagonal matrices of different ranks. All of the database's matrices of a batch have the same
+    rank."""
+    size = min(shape[-2:])
+    count = math.prod(shape[:-2])
+    ones = torch.arange(size) <= (torch.arange(count) * 2 % size).reshape(-1, 1)
+    made = torch.zeros(count, *shape[-2:])
+    made.diagonal(dim1=-2, dim2=-1).copy_(ones)
+    kwargs = {name: each for name, each in base.call.kwargs.items() if name == "hermitian"}
+    return Arguments((made.reshape(shape).to(basis.kind),), kwargs)
 
 
 def _any_matrix(basis: Basis, base: Sample, *shape: int) -> Arguments:
@@ -427,6 +468,13 @@ _RECIPES: dict[str, tuple[Make, Sequence[Any]]] = {
     ),
     "linalg.matrix_power": (_near_one, ((17, 17), (65, 65), (2, 33, 33), (331, 3, 3), (131, 131))),
     "linalg.matrix_norm": (_any_matrix, _NORMS),
+    "linalg.matrix_rank*": (_of_rank, ((7, 5, 5), (2, 3, 4, 4))),
+    "any": (_some_rows_empty, ((7, 5), (3, 33, 17))),
+    "to": (_returned_itself, ((5, 7), (2, 3, 4, 5))),
+    "sparse.mm.reduce": (
+        _several_in_a_row,
+        (*((each, 9, 11, 5) for each in ("sum", "mean", "amax", "amin")), ("mean", 33, 17, 3)),
+    ),
     "istft": (_windowed, ((2, 10, 5), (17, 33), (331, 5, 2), (131, 4))),
     "topk": (_highest, ((17, 5, 65), (33, 131), (40, 3, 1031))),
     "nn.functional.linear": (
@@ -453,7 +501,7 @@ _RECIPES: dict[str, tuple[Make, Sequence[Any]]] = {
 }
 
 #: Functions whose ops return elements unchanged. The check for steady results does not apply to them.
-_EXACT: frozenset[Make] = frozenset({_repeating, _unpooled})
+_EXACT: frozenset[Make] = frozenset({_repeating, _unpooled, _of_rank, _several_in_a_row})
 
 
 WRITTEN = Axis(

@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 
+from conformance.suites.compile import meta_agrees
 from conformance.suites.compile.compiled_calls import differentiable
-from conformance.suites.compile.compiled_samples import WHOLE, aten_calls, laid_for, lead_first
+from conformance.suites.compile.compiled_samples import (
+    WHOLE,
+    aten_calls,
+    draws,
+    laid_for,
+    lead_first,
+)
 from devices.cell import Outcome
 from tests.compile.running import EQUAL, META, context_of, record_of
 
@@ -42,3 +51,28 @@ def test_inputs_that_another_call_lacks_or_that_have_no_gradient_are_not_differe
 def test_calls_of_one_op_with_several_numbers_of_operands_are_compared() -> None:
     outcome = record_of(EQUAL, "meshgrid.variadic_tensors", variant="dynamic").to_outcome()
     assert (outcome.outcome, outcome.message) == (Outcome.PASS, "")
+
+
+def test_a_call_that_fails_after_some_aten_calls_is_made_with_contiguous_operands_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """``kron`` refuses the transposed operands when it has multiplied them: its backward was never compared."""
+    ended, made = [], meta_agrees.called_beside_fake
+
+    def noted(*given: Any) -> Any:
+        found = made(*given)
+        ended.append((bool(found.calls), found.raised is None))
+        return found
+
+    monkeypatch.setattr(meta_agrees, "called_beside_fake", noted)
+    assert record_of(META, "kron", variant="").outcome() is Outcome.PASS
+    assert ended == [(True, False), (True, True)]
+
+
+def test_values_are_compared_unless_they_depend_on_random_numbers() -> None:
+    """Calls of attention that drop nothing have one result, in each layout and with each compiler."""
+    assert not draws(
+        context_of(EQUAL, "nn.functional.scaled_dot_product_attention").traits.families
+    )
+    assert draws(context_of(EQUAL, "nn.functional.dropout").traits.families)
+    assert draws(context_of(EQUAL, "svd_lowrank").traits.families)

@@ -17,7 +17,8 @@ from devices.cell import CellKey, CellOutcome, Outcome
 from devices.failure import Difference, Failure, Kind
 from opinfo.catalog import catalogue
 from opinfo.compare import Arguments
-from opinfo.samples import Sample, choose, draw
+from opinfo.exceptions import exceptions
+from opinfo.samples import Sample, choose, draw, probe
 from tests.faulty import run_faulty
 from tests.planting.calls import KernelCall
 
@@ -210,3 +211,10 @@ def test_a_cell_means_the_same_whichever_clauses_are_selected(op: str) -> None:
         for checks in (alone, SUITE.op_checks)
     ]
     assert counts[0] == counts[1] > 0
+
+
+def test_expanded_operands_are_not_judged_where_no_value_would_be_compared() -> None:
+    (expanded,) = (each for each in SUITE.op_checks if each.clause == "layout.expanded_read")
+    for op, applies in (("nn.functional.dropout2d", False), ("nn.functional.softmin", True)):
+        samples = choose(draw(catalogue()[op], "float32"), 4)
+        assert expanded.applies(probe(catalogue()[op], "float32", samples, exceptions())) == applies

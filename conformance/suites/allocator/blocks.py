@@ -28,9 +28,12 @@ from conformance.checks.behaviour.allocator_memory import (
 )
 from conformance.checks.cases.cases import Cases
 from conformance.checks.cases.context import CaseContext
+from conformance.checks.cases.exceptions import NotDeclared
 from devices.failure import Kind
 
 cases = Cases(Kind.MEMORY)
+
+_NOT_SPLIT = "the allocator did not split a free block, so there were no free blocks to merge"
 
 #: The number of blocks after which a case stops waiting for the allocator to reserve a segment.
 _MOST_BLOCKS = 64
@@ -176,11 +179,7 @@ def coalesced(context: CaseContext, order: tuple[int, ...]) -> None:
         if context.counters().reserved != reserved or not all(
             inside(each, [place]) for each in parts.values()
         ):
-            context.check(
-                True,
-                "the allocator did not split the large block, so no free blocks had to be merged",
-            )
-            return
+            raise NotDeclared(_NOT_SPLIT)
         for number in order:
             del parts[number]
         whole, now = context.bytes_of(16 * MIB), context.counters().reserved
@@ -207,9 +206,7 @@ def split_between_neighbours(context: CaseContext) -> None:
         half = context.bytes_of(4 * MIB)
         fits &= span(half)[0] == places[1][0]
         if not fits or context.counters().reserved != reserved:
-            text = "the allocator did not split the blocks, so no free blocks had to be merged"
-            context.check(True, text)
-            return
+            raise NotDeclared(_NOT_SPLIT)
         del parts[2]
         again, now = context.bytes_of(8 * MIB), context.counters().reserved
         text = "the rest of a block that was split and the freed block behind it were not merged: `reserved` grew"

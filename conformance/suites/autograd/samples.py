@@ -254,8 +254,7 @@ class Known:
     _made: dict[Any, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        narrow = "gradients.drawn" in self.ctx.traits.families
-        for self.wide in (False,) if narrow else (True, False):
+        for self.wide in (True, False):
             self._look()
             if self.places:
                 break

@@ -24,7 +24,9 @@ SAVED = "autograd.saved_strides"
 MEMORY = ("contiguous+step_inner+offset", "reversed", "channels_last")
 #: The number of samples of an op.
 _SAMPLES = 6
-_NOTHING_SAVED = "backward needs no saved tensor that could have other strides"
+_NOTHING_SAVED = (
+    "backward needs no saved tensor that could have other strides, or its gradients are zero"
+)
 #: The family of ops whose shared formula reads the strides of a saved tensor: gradients that eager CPU computes too pass.
 _BY_FORMULA = "gradients.of_saved_strides"
 
@@ -37,7 +39,8 @@ def applies(t: Traits) -> bool:
 
 def saved_strides(ctx: OpContext) -> None:
     """Check the gradients of a few samples in contiguous layout, with the saved tensors in each of the layouts ``MEMORY``.
-    If no saved tensor can have such a layout, the gradients are not judged: ``autograd.first`` judges them."""
+    If no saved tensor can have such a layout, or if all gradients of a sample are zero, the gradients are not judged:
+    ``autograd.first`` judges them."""
     procedure: Callable[..., Gradients] = differentiated_with_saved
     shared = _BY_FORMULA in ctx.traits.families
     judges: dict[str, Judge] = {SAVED: judge_gradients if shared else judge_gradients_of_kernels}
@@ -47,6 +50,8 @@ def saved_strides(ctx: OpContext) -> None:
             if laid is None or not (
                 known.places and known.strided and known.returns(laid.geometries)
             ):
+                continue
+            if not known.shown[0]:  # zeros are right whatever backward reads
                 continue
             cotangents = known.cotangents(PLAIN, laid.geometries)
             for memory in MEMORY:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import torch
@@ -44,8 +44,14 @@ _FURTHER = 2
 _FURTHER_DRAWN = 8
 #: The most samples that are compiled because they make aten calls that the samples before do not make.
 _WITH_OTHER_CALLS = 3
-#: The families of ops that have no values, or other values each time.
-DRAWN = frozenset({"values.free", "values.drawn"})
+#: The families of ops that draw random numbers in some calls.
+_DRAWN = frozenset({"values.free", "values.drawn"})
+
+
+def draws(families: Collection[str]) -> bool:
+    """Return True if the values of a result depend on random numbers. Calls of the family ``values.drawn`` whose result
+    depends on the seed are left out, so the others have one result; but the signs of factors may still differ."""
+    return "values.free" in families or {"values.drawn", "values.not_unique"} <= {*families}
 
 
 def lead_first(ctx: OpContext) -> list[Sample]:
@@ -56,7 +62,7 @@ def lead_first(ctx: OpContext) -> list[Sample]:
     if not usable:
         return []
     lead = min(usable, key=_least_telling)
-    count = _FURTHER_DRAWN if ctx.traits.families & DRAWN else _FURTHER
+    count = _FURTHER_DRAWN if ctx.traits.families & _DRAWN else _FURTHER
     chosen = [lead, *choose([each for each in usable if each is not lead], count)]
     if ctx.variant not in (WHOLE, COMPILER):
         return chosen

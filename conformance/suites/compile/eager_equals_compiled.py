@@ -21,8 +21,8 @@ from conformance.suites.compile.compiled_calls import compared, compared_in_turn
 from conformance.suites.compile.compiled_judge import judge_compiled
 from conformance.suites.compile.compiled_samples import (
     COMPILER,
-    DRAWN,
     STEPPED,
+    draws,
     laid_for,
     lead_first,
     places_of,
@@ -106,7 +106,7 @@ def _compile(ctx: OpContext, record: CellRecord, backend: str, parts: list[Part]
     """Compile the calls ``parts`` together in one graph, which takes a fraction of the time of compiling each. If
     that graph fails or gives a wrong result, compile each call alone. Record the outcome in ``record``."""
     outcome = Outcome(parts)
-    if len(parts) > 1 and not ctx.traits.families & DRAWN:  # one seed for all of them
+    if len(parts) > 1 and not draws(ctx.traits.families):  # one seed for all of them
         reference = partial(_reference, ctx, backend=backend)
         outcome = compile_together(ctx, record, parts, backend, judge_compiled, reference)
     before, mode = record.failed, Mode("compiled", compiled, {"backend": backend})
@@ -139,7 +139,7 @@ def _parts(ctx: OpContext) -> Iterator[Part]:
             yield Part(_PLAIN, function, ctx.laid_contiguous(sample), places)
             continue
         lays = laid_for(ctx, sample, lead=not number)
-        if number and ctx.traits.families & DRAWN:  # numbers are compared in this layout only
+        if number and draws(ctx.traits.families):  # numbers are compared in this layout only
             lays = [ctx.laid_contiguous(sample)]
         for laid in lays:
             shares = laid.expands and _SHARED in ctx.traits.families
@@ -158,7 +158,7 @@ def _dynamic(ctx: OpContext, backend: str) -> None:
     laid = ctx.laid_contiguous(sample)
     others = grown(ctx, sample)
     if _is_retraced(ctx.traits.op) and _UNROLLED not in ctx.traits.families:
-        if not ctx.traits.families & DRAWN:  # which element gets which number depends on the layout
+        if not draws(ctx.traits.families):  # which element gets which number depends on the layout
             laid_otherwise = ctx.laid_out(sample, frozenset({"transposed", STEPPED}))
             others = [*[_call(each) for each in laid_otherwise][:1], *others]
         others += [_call(ctx.laid_contiguous(each)) for each in unlike(sample, samples)[:1]]
@@ -207,7 +207,7 @@ def unlike(sample: Sample, samples: list[Sample]) -> list[Sample]:
 def _reference(ctx: OpContext, laid: Laid, backend: str = AOT_EAGER) -> Reference:
     families = ctx.traits.families
     # Which elements get which random numbers depends on the order of the elements in memory.
-    drawn = bool(families & DRAWN) and (backend != AOT_EAGER or laid.case.id != _PLAIN)
+    drawn = draws(families) and (backend != AOT_EAGER or laid.case.id != _PLAIN)
     return Reference(
         ctx,
         laid,

@@ -1,0 +1,189 @@
+"""Each line of ``exceptions.toml`` that leaves something out is needed: without it, a cell of torch's own CPU does not
+pass, or checks something else. The exceptions to this are listed here, each with the reason."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import lru_cache
+
+import pytest
+
+from devices import registry
+from opinfo.database import DATABASE
+from opinfo.exceptions import Exclusion, exceptions, names
+from tests.opinfo.lines import (
+    Results,
+    in_a_fork,
+    run_cells,
+    without_exclusion,
+    without_from_family,
+)
+
+#: Excluded cells that pass on the CPU, by clause. They are left out because of other devices, or because what the cell
+#: compares is nothing that a device promises.
+PASS_ON_CPU = {
+    # Two kernels of a device may draw their numbers in different orders.
+    # For _batch_norm_with_update, out= refuses what the function refuses; no other call takes out=.
+    "layout.variants": {
+        *("bernoulli", "multinomial", "normal", "normal.number_mean", "randn", "resize_as_"),
+        "_batch_norm_with_update",
+    },
+    # The memory that grows is the guarded memory of the harness itself.
+    "layout.determinism": {"resize_", "resize_as_"},
+    # The database's sample lies within one row of the expanded operand.
+    "layout.expanded_read": {"as_strided_scatter"},
+    # FakeTensor has an answer for results without elements only.
+    "layout.output_strides": {"combinations", "nn.functional.gaussian_nll_loss"},
+    # These fail in the variants of plan core alone.
+    "compile.eager_equals_compiled": {
+        *("aten.nonzero_static.out", "aten.norm.dtype_out", "aten.norm.out", "geqrf"),
+    },
+    # FakeTensor remembers what the calls of an earlier cell returned.
+    "compile.meta_agrees": {
+        *("aten._native_multi_head_attention", "aten._transform_bias_rescale_qkv"),
+    },
+    # No region moves for the random numbers of these samples.
+    "precision.gradients": {f"nn.functional.fractional_max_pool{rank}d" for rank in (2, 3)},
+    "precision.ulp": {"nn.functional.fractional_max_pool3d"},
+    # One sample of `to` copies to the host without waiting; on the CPU, there is nothing to wait for. Indices of
+    # tensor_split stay on the CPU.
+    "precision.trust": {"tensor_split", "to"},
+}
+
+#: The families whose lines leave out gradients, values or written tensors, or the samples that show them.
+LEAVING_OUT = (
+    *("gradients.of_storage", "gradients.unordered", "gradients.of_any", "gradients.not_smooth"),
+    *(
+        "gradients.not_of_nothing",
+        "gradients.indices_on_cpu",
+        "mutates.self",
+        "mutates.running_stats",
+    ),
+    *("mutates.max_norm", "as_strided.read", "values.free", "values.drawn", "values.of_last"),
+    *("values.not_unique", "values.of_k", "values.converted", "returns_input", "expand.none"),
+    "expand.values",
+)
+#: Lines without which no cell of the CPU differs in float32.
+SAME_ON_CPU = {
+    # Of equal elements, each kernel of the CPU returns the one whose gradient the reference has.
+    "gradients.of_any": {
+        *(
+            "aten.median.dim_values",
+            "aten.nanmedian.dim_values",
+            "kthvalue",
+            "masked.median",
+            "mode",
+        ),
+        *("msort", "nanquantile", "quantile", "sort", "topk"),
+    },
+    # The schema says the same, except for a recorded call.
+    "mutates.self": {"resize_", "resize_as_", "zero_"},
+    # The CPU writes an element that an index names twice in order, as the reference does.
+    "expand.values": {"put"},
+    # Has no dtype on the CPU.
+    "mutates.running_stats": {"nn.functional.batch_norm.without_cudnn"},
+    # The database's calls of these have no index twice.
+    "values.of_last": {f"nn.functional.max_unpool{rank}d.grad" for rank in (1, 2, 3)},
+    # The result depends on the seed by its signs alone.
+    "values.drawn": {"pca_lowrank"},
+    # Give their operand back in the dtype of their name.
+    "returns_input": {"bfloat16", "half"},
+}
+FAMILY_LINES = [
+    (family.name, op)
+    for family in exceptions().families
+    if family.name in LEAVING_OUT
+    for op, subject in DATABASE.subjects().items()
+    if any(names(pattern, name) for pattern in family.ops for name in subject.names)
+]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def warm() -> None:
+    """A first cell imports what later ones need, so that a fork need not."""
+    run_cells("add", ["float32"], exceptions(), wanted=lambda clause: clause == "layout.values")
+
+
+def dtypes_of(op_id: str, exclusion: Exclusion | None = None) -> list[str]:
+    """The dtypes in which a cell is tried: those that an exclusion names, or the first of these that the op takes."""
+    taken = DATABASE.subjects()[op_id].dtypes & registry.get("cpu").dtypes
+    if exclusion is not None and exclusion.dtypes:
+        return sorted(taken & {*exclusion.dtypes})
+    return [each for each in ("float32", "int64", "complex64", "bool") if each in taken][:3]
+
+
+def excluded_ops(exclusion: Exclusion) -> Iterator[str]:
+    for op in DATABASE.subjects():
+        if any(names(pattern, op) for pattern in exclusion.ops):
+            yield op
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", range(len(exceptions().exclusions)))
+def test_an_excluded_cell_does_not_pass_on_the_cpu(number: int) -> None:
+    known, exclusion = exceptions(), exceptions().exclusions[number]
+    without = without_exclusion(known, number)
+
+    def wanted(clause: str) -> bool:
+        return any(names(pattern, clause) for pattern in exclusion.clauses)
+
+    passing: dict[str, set[str]] = {}
+    for op in excluded_ops(exclusion):
+        dtypes = dtypes_of(op, exclusion)
+        found = in_a_fork(
+            lambda op=op, dtypes=dtypes: run_cells(op, dtypes, without, wanted=wanted)
+        )  # type: ignore[misc]
+        for clause in {name.split(" ")[-1] for name in found}:
+            of_clause = [each for name, each in found.items() if name.endswith(f" {clause}")]
+            if of_clause and all(each.outcome == "pass" for each in of_clause):
+                passing.setdefault(clause, set()).add(op)
+    ops = {*excluded_ops(exclusion)}
+    expected = {
+        clause: here
+        for clause in PASS_ON_CPU
+        if wanted(clause) and (here := PASS_ON_CPU[clause] & ops)
+    }
+    assert passing == expected, f"{exclusion.clauses}: {exclusion.reason}"
+
+
+@lru_cache(maxsize=1)
+def cells_of(op: str, without: str = "") -> Results:
+    """The cells of an op, without the cells of compilers, which take longest; with ``without``, as if the op were not in
+    this family."""
+    known = exceptions() if not without else without_from_family(exceptions(), without, op)
+    left_out = ("compile.", "dispatch.", "graphs.", "precision.ulp", "precision.budget")
+
+    def wanted(clause: str) -> bool:
+        return not clause.startswith(left_out)
+
+    return in_a_fork(lambda: run_cells(op, dtypes_of(op)[:1], known, wanted=wanted))
+
+
+def outcomes(cells: Results) -> dict[str, tuple[str, int]]:
+    return {name: (each.outcome, each.checks) for name, each in cells.items()}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("op", sorted({op for _, op in FAMILY_LINES}))
+def test_a_family_of_an_op_changes_its_cells(op: str) -> None:
+    families = {family for family, each in FAMILY_LINES if each == op}
+    now = outcomes(cells_of(op))
+    same = {family for family in families if outcomes(cells_of(op, family)) == now}
+    assert same == {family for family in families if op in SAME_ON_CPU.get(family, ())}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("op", ["linalg.det", "linalg.slogdet", "logdet"])
+def test_another_device_needs_the_family_of_saved_strides_that_the_cpu_misreads(op: str) -> None:
+    """On the CPU these cells fail either way."""
+    family, clause = "gradients.of_saved_strides", "autograd.saved_strides"
+    for known, outcome in (
+        (exceptions(), "pass"),
+        (without_from_family(exceptions(), family, op), "fail"),
+    ):
+        found = in_a_fork(
+            lambda known=known: run_cells(
+                op, ["float32"], known, "simulated", lambda c: c == clause
+            )  # type: ignore[misc]
+        )
+        assert [each.outcome for each in found.values()] == [outcome]
