@@ -6,6 +6,7 @@ from __future__ import annotations
 import importlib.util
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import torch
@@ -197,6 +198,20 @@ class Subject:
         """Returns the expression by which a repro script refers to the function that extracts the determined part of
         the result of sample number ``index``."""
         raise NotImplementedError(f"{self.id} has no samples of its own")
+
+
+@dataclass(frozen=True, slots=True)
+class DeterminatePart:
+    """A function that returns ``process`` of the result of ``function``: the part that the arguments determine.
+
+    ``source`` is the expression by which a repro script refers to ``process``, with the functions that it uses."""
+
+    function: Any
+    process: Any
+    source: Any = ("", ())
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.process(self.function(*args, **kwargs))
 
 
 def loaded(path: Any, name: Any) -> Any:

@@ -26,7 +26,7 @@ from conformance.checks.repro.script import script_text
 from opinfo.compare import Arguments, Wrong, raised, replace_tensors
 from opinfo.module_side_effects import LeftBehind
 from opinfo.reference import IEEE
-from opinfo.subject import Subject, loaded
+from opinfo.subject import DeterminatePart, Subject, loaded
 
 #: Tensors up to this many elements are written as lists, larger ones compressed.
 _READABLE = 24
@@ -208,6 +208,12 @@ def function_source(subject: Subject, function: Callable[..., Any], functions: l
     NotCarried if the function has no source."""
     if name := public_name(function):
         return name
+    if isinstance(function, DeterminatePart):
+        process, used = function.source
+        functions += (DeterminatePart, *used)
+        return (
+            f"DeterminatePart({function_source(subject, function.function, functions)}, {process})"
+        )
     try:
         text, used = subject.source_of(function)
     except ValueError as error:

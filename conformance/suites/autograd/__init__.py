@@ -4,6 +4,7 @@ Functions."""
 from conformance.checks.cases.cases import OpCheck, Suite, collect_cases, one_op_in
 from conformance.suites.autograd import (
     checkpoints,
+    decompositions,
     first_order,
     functions,
     half_precision,
@@ -37,7 +38,10 @@ SUITE = Suite(
             quick=one_op_in(2, 0),
         ),
         OpCheck(
-            first_order.FIRST, first_order.applies, (first_order.check_first_order,), grad=True
+            first_order.FIRST,
+            lambda t: first_order.applies(t) or decompositions.applies(t),
+            (first_order.check_first_order, decompositions.check_decomposition),
+            grad=True,
         ),
         OpCheck(
             saved_strides.SAVED,

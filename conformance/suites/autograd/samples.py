@@ -41,6 +41,7 @@ from opinfo.compare import tensors_of
 from opinfo.determinate_calls import without_ties
 from opinfo.layouts import CONTIGUOUS, Geometry, parse_layout
 from opinfo.samples import Sample, choose
+from opinfo.subject import DeterminatePart
 
 #: Number of torch's samples per op and dtype, and of the samples that each axis adds.
 _UPSTREAM = 4
@@ -426,6 +427,8 @@ class Known:
             return as_the_cpu_does(procedure, call, geometries, *given)
 
         functions: tuple[Any, ...] = (compute, repeated)
+        if isinstance(self.function, DeterminatePart):
+            functions += (DeterminatePart, *self.function.source[1])
         functions += (in_place, plain) if self.form else ()
         name = compute.__name__
         return {
@@ -476,6 +479,8 @@ class Known:
 
     def _source(self, places: Sequence[int], cotangents: Cotangents) -> str:
         function, arguments = self.ctx.reference_name, "arguments"
+        if isinstance(self.function, DeterminatePart):
+            function = f"DeterminatePart({function}, {self.function.source[0]})"
         if self.form:
             sliced = self.form.endswith("sliced")
             cpu = 'torch.device("cpu")'
