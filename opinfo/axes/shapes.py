@@ -325,6 +325,9 @@ def _emptied(basis: Basis, base: Sample) -> Iterator[Iterator[Arguments]]:
     dims = [(p, d) for p, t in enumerate(base.tensors) for d in range(t.dim())]
     if "axes.offsets" in basis.families and basis.dtype == "float64":
         dims = [(p, d) for p, d in dims if p != _OFFSETS]
+    if "axes.channels" in basis.families:
+        channels = {(0, base.tensors[0].dim() - base.tensors[1].dim() + 1), (1, 1)}
+        dims = [each for each in dims if each not in channels]
     if "axes.heads" in basis.families and Version(torch.__version__) < _WITHOUT_HEADS:
         heads = {(p, base.tensors[p].dim() + _HEADS) for p, _ in dims}
         dims = [each for each in dims if each not in heads]

@@ -52,7 +52,7 @@ PASS_ON_CPU = {
 
 #: The families whose lines leave out gradients, values or written tensors, or the samples that show them.
 LEAVING_OUT = (
-    *("gradients.of_storage", "gradients.unordered", "gradients.of_any", "gradients.not_smooth"),
+    *("gradients.of_storage", "gradients.of_any", "gradients.not_smooth"),
     *(
         "gradients.not_of_nothing",
         "gradients.indices_on_cpu",

@@ -31,9 +31,7 @@ from opinfo.samples import Sample, Traits
 FIRST = "autograd.first"
 DTYPES = frozenset({"float32", "complex64"})
 #: Families of ops that have no unique gradient, or that write to the input whose gradient is needed.
-UNSETTLED = frozenset(
-    {"values.free", "mutates.self", "values.not_unique", "values.unordered", "gradients.unordered"}
-)
+UNSETTLED = frozenset({"values.free", "mutates.self", "values.not_unique", "values.unordered"})
 
 #: Number of samples that are tried in every layout; other samples are tried in a few.
 _WHOLE = 1

@@ -26,7 +26,7 @@ from opinfo.samples import Sample
 #: Dtypes of the gradients. The order of additions does not depend on the dtype.
 _DTYPES = frozenset({"float32"})
 #: Families of ops whose gradients are not unique, or that write to their input.
-_UNSETTLED = frozenset({"values.free", "mutates.self", "values.not_unique", "gradients.unordered"})
+_UNSETTLED = frozenset({"values.free", "mutates.self", "values.not_unique", "values.unordered"})
 #: The most samples of an op: one with a repeated index, one with a long dimension, and one of torch's.
 _OF_AN_AXIS = (INDICES.name, EXTENT.name, "")
 
