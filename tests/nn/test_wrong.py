@@ -311,7 +311,7 @@ WRONG: dict[str, Planted] = {
         torch.nn.functional,
         "binary_cross_entropy_with_logits",
         _weight_of_positives_lost,
-        noticed_by="nn.modules::BCEWithLogitsLoss.options",
+        noticed_by="nn.modules::BCEWithLogitsLoss.pairs_of_options",
     ),
     "divisor of a pool lost where sizes are rounded up": Planted(
         torch.nn.functional,
