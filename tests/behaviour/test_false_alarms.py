@@ -14,7 +14,7 @@ import torch
 
 from conformance.checks.behaviour import allocator_memory
 from conformance.checks.cases.context import CaseContext
-from conformance.checks.cases.exceptions import CheckFailed
+from conformance.checks.cases.exceptions import CheckFailed, NotDeclared
 from conformance.suites.allocator import blocks, streams_of_blocks
 from conformance.suites.device import processes
 from conformance.suites.transfer import async_copies
@@ -49,7 +49,8 @@ def scripted(*reserved: int, **changes: Any) -> _Scripted:
 
 
 def test_a_block_whose_segment_was_given_back_may_serve_another_stream() -> None:
-    streams_of_blocks.own_stream_only(scripted(4096, 0), 4096)
+    with pytest.raises(NotDeclared):
+        streams_of_blocks.own_stream_only(scripted(4096, 0), 4096)
 
 
 def test_a_block_that_is_kept_may_not() -> None:

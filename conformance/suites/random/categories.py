@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 
@@ -44,7 +45,9 @@ def permutation(context: CaseContext) -> None:
                 message = f"{text}: the order is not random: more than 30 numbers are directly followed by their successor"
                 context.check(ascend <= 30, message, found=ascend)
     base = context.to_device(torch.full((1000, 2), -1))
-    named = {"generator": torch.Generator(context.kind)} if context.has("generator") else {}
+    named: dict[str, Any] = {}
+    if context.has("generator"):
+        named["generator"] = torch.Generator(context.kind)
     torch.randperm(1000, device=context.device, out=base[:, 1], **named)
     gaps, found = context.from_device(base).unbind(1)
     every = torch.equal(found.sort().values, torch.arange(1000))
