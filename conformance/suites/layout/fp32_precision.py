@@ -105,12 +105,13 @@ def judge_high_precision(evidence: Evidence, reference: ReferenceParts) -> Found
         if got.shape != want.shape:
             yield Wrong("shape", f"shape {tuple(want.shape)}", tuple(got.shape))
             continue
-        share = ((got.double() - want).abs() / (TF32_PRODUCT * size)).nan_to_num(nan=0.0)
-        worst = share.max().item() if share.numel() else 0.0
-        if worst <= reference.factors:
+        error = (got.double() - want).abs()
+        accepted = error <= TF32_PRODUCT * reference.factors * size  # False for NaN
+        if bool(accepted.all()):
             yield None
             continue
-        place = share.argmax()
+        share = torch.where(accepted, 0.0, (error / (TF32_PRODUCT * size)).nan_to_num(torch.inf))
+        place, worst = share.argmax(), float(share.max())
         expected = f"{want.flatten()[place]:.9g}, to the precision of TF32"
         found = f"{got.flatten()[place]:.9g}, which is off by {worst:.3g} times the error of TF32"
         yield Wrong("precision", expected, found, error=worst)
