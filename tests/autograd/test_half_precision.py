@@ -94,6 +94,9 @@ def test_what_the_cpu_computes_as_wrongly_is_not_blamed_on_the_device() -> None:
     alike = Gradients(read=[OFF])
     assert verdict(OFF, reference(WANT, alike=alike)) == [True]
     assert verdict(OFF * 2, reference(WANT, alike=alike)) == [False]
+    for number in (torch.nan, torch.inf):
+        lost = OFF.index_fill(0, torch.tensor(2), number)
+        assert verdict(lost, reference(WANT, alike=alike)) == [False]
 
 
 def test_a_gradient_in_another_dtype_is_noticed() -> None:

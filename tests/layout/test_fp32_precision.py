@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import torch
 
+from conformance.checks.ops.calls import Found
 from conformance.suites.layout.fp32_precision import judge_high_precision, magnitudes
-from opinfo.compare import Wrong
 
 
 def shortened(x: torch.Tensor, bits: int) -> torch.Tensor:
@@ -19,7 +19,7 @@ def shortened(x: torch.Tensor, bits: int) -> torch.Tensor:
     return (x.view(torch.int32) >> lost << lost).view(torch.float32)
 
 
-def judged(result: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]) -> list[Wrong | None]:
+def judged(result: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]) -> Found:
     x, y = (
         torch.randn(shape, generator=torch.Generator().manual_seed(2))
         for shape in ((9, 33), (33, 7))
@@ -30,12 +30,12 @@ def judged(result: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]) -> list
         factors=1,
     )
     evidence: Any = SimpleNamespace(raised=None, read=result(x, y))
-    return list(judge_high_precision(evidence, reference))
+    return judge_high_precision(evidence, reference)
 
 
 @pytest.mark.parametrize("bits", [10, 12, 23])
 def test_operands_as_short_as_in_tf32_pass(bits: int) -> None:
-    assert judged(lambda x, y: shortened(x, bits) @ shortened(y, bits)) == [None]
+    assert [*judged(lambda x, y: shortened(x, bits) @ shortened(y, bits))] == [None]
 
 
 def with_one(number: float) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:

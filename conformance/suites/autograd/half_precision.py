@@ -177,5 +177,5 @@ def _further(got: torch.Tensor, same: torch.Tensor, want: torch.Tensor, dtype: s
     mine, cpus = (
         (each.to(want.dtype) - want).abs().nan_to_num(0.0, 0.0, 0.0) for each in (got, same)
     )
-    lost = got.isnan() & ~same.isnan()
+    lost = ~got.isfinite() & same.isfinite() & want.isfinite()
     return bool((mine > cpus + unit).any() or lost.any())
