@@ -265,6 +265,18 @@ class Traits:
     returns: bool  # the CPU accepts at least one of them; otherwise there is no reference
     recorded: bool = False  # whether it is a recorded call, which has a single sample
 
+    @property
+    def gradient_is_unique(self) -> bool:
+        """True if the inputs determine the gradient: the result has values of its own and is unique, and the op does not
+        write to the input whose gradient is needed."""
+        return not self.families & NO_UNIQUE_GRADIENT
+
+
+#: The families of ops that have no unique gradient, or that write to the input whose gradient is needed.
+NO_UNIQUE_GRADIENT = frozenset(
+    {"values.free", "values.not_unique", "values.unordered", "mutates.self"}
+)
+
 
 def expand_rule(families: frozenset[str]) -> str:
     """Returns the rule that says which dimensions of an op's inputs may be expanded: ``any``; ``values`` (any dimension

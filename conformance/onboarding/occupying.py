@@ -53,7 +53,7 @@ def has_streams(device: Device) -> bool:
             return False
         made = [torch.Stream(device=device.torch_device) for _ in range(2)]
         return made[0].stream_id != made[1].stream_id
-    except Exception:  # a vendor's code: without streams, whatever it raises
+    except Exception:  # of any type; the question about the capability `streams` tells the vendor
         return False
 
 
@@ -152,7 +152,7 @@ def _allocates(device: Device, busy: Busy) -> str:
     cases about memory would count that."""
     try:
         before = dict(torch.accelerator.memory.memory_stats(device.torch_device))
-    except Exception:  # the device has no statistics, so no case reads them
+    except Exception:  # of any type: without statistics, no case compares them
         return ""
     stream = torch.Stream(device=device.torch_device)
     with stream:

@@ -43,7 +43,7 @@ RIG = trials.Rig(
     planted=planted,
     watched=anything_watched,
     places=lambda fault: frozenset({"any"}),  # whatever a fault breaks, every item is run again
-    samples=4,
+    samples=8,
     checks=suites.load("dispatch").op_checks,
 )
 

@@ -33,12 +33,8 @@ def trials(bench: Bench) -> Trials:
     return Trials(bench, OF_OPS)
 
 
-#: What a cell says if none of the rig's few samples passes a number to the op.
-NO_NUMBER = "the device made no call of the op with integers and a Python number"
-
-
 def test_every_cell_passes_without_a_fault(bench: Bench) -> None:
-    assert [each for each in not_passing(bench) if not each.endswith(NO_NUMBER)] == []
+    assert not_passing(bench) == []
 
 
 def test_every_fault_of_a_clause_of_ops_is_tried() -> None:

@@ -46,8 +46,11 @@ def outcomes(
     folder.mkdir()
     (folder / "descriptor.py").write_text(text, encoding="utf-8")
     fork.pytest(
-        *("-q", f"--clauses={clause}", "--expectations=none"),
-        *(f"--descriptor={folder}", f"--results={folder / 'results'}"),
+        "-q",
+        f"--clauses={clause}",
+        "--expectations=none",
+        f"--descriptor={folder}",
+        f"--results={folder / 'results'}",
         PYTHONPATH=str(MODULES),
         SIMULATED_FAULTS=fault,
     )

@@ -6,7 +6,7 @@ Repro scripts contain copies of the functions, so the functions need only torch.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from typing import Any
 
@@ -28,11 +28,16 @@ _COTANGENTS = (PLAIN, "transposed")
 
 
 def applies(t: Traits) -> bool:
-    """Return True for decompositions that have a gradient in the dtype and draw no random numbers."""
-    decomposes = bool(t.families & {"values.not_unique", "values.unordered"})
-    drawn = bool(t.families & {"values.drawn", "values.free", "mutates.self"})
+    """Return True for decompositions that have a gradient in the dtype."""
     differentiable = t.dtype in DTYPES and t.dtype in t.subject.gradient_dtypes
-    return decomposes and not drawn and t.dense and differentiable
+    return has_determinate_part(t.families) and t.dense and differentiable
+
+
+def has_determinate_part(families: Collection[str]) -> bool:
+    """Return True for the families of an op whose result is not unique, but has a part that the inputs determine: the op
+    draws no random numbers."""
+    several = {"values.not_unique", "values.unordered"}.intersection(families)
+    return bool(several) and "values.drawn" not in families
 
 
 def check_decomposition(ctx: OpContext) -> None:
@@ -79,8 +84,7 @@ def sums_over_eigenpairs(result: Any) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the sums over the eigenvalues, and the sums of the magnitudes of the eigenvectors times their eigenvalues. They
     depend neither on the order of the pairs nor on the phases of the vectors."""
     values, vectors = result
-    powers = torch.stack([(values**power).sum(-1) for power in (1, 2, 3)], -1)
-    return powers, vectors.abs().to(values.dtype) @ values.unsqueeze(-1)
+    return sums_over_eigenvalues(values), vectors.abs().to(values.dtype) @ values.unsqueeze(-1)
 
 
 def magnitudes_of_factors(result: Any) -> tuple[torch.Tensor, ...]:

@@ -30,8 +30,6 @@ from opinfo.samples import Sample, Traits
 
 FIRST = "autograd.first"
 DTYPES = frozenset({"float32", "complex64"})
-#: Families of ops that have no unique gradient, or that write to the input whose gradient is needed.
-UNSETTLED = frozenset({"values.free", "mutates.self", "values.not_unique", "values.unordered"})
 
 #: Number of samples that are tried in every layout; other samples are tried in a few.
 _WHOLE = 1
@@ -73,7 +71,7 @@ _FEW_OF = {
 def applies(t: Traits) -> bool:
     """Return True if torch's op database declares a gradient for the op and dtype, and the gradient is unique."""
     return (
-        not t.families & UNSETTLED
+        t.gradient_is_unique
         and t.dense
         and t.dtype in DTYPES
         and t.dtype in t.subject.gradient_dtypes

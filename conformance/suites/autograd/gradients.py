@@ -365,12 +365,11 @@ def pushed_through_backward(call: Invocation, places: Sequence[int], sent: Cotan
     answer, tensors = Gradients(), [each.detach() for each in views(call.inputs)]
     answer.devices = [str(tensors[place].device) for place in places]
     try:
-        placed = [place_cotangent(call, each) for each in sent]
-        given = [seen(h.view, t) if h and t else None for h, t in zip(placed, sent)]
+        answer.cotangents = [place_cotangent(call, each) for each in sent]
+        given = [seen(h.view, t) if h and t else None for h, t in zip(answer.cotangents, sent)]
         found = forward_over_reverse(
             call.function, call.arguments, tensors, places, given, call.device
         )
-        answer.cotangents = placed
         read(call, answer, found)
     except Exception as error:
         answer.raised = error

@@ -11,7 +11,7 @@ from conformance.checks.half_precision import FACTOR, ROUNDINGS, ULPS
 from conformance.checks.ops.call_reference import Reference
 from conformance.checks.ops.calls import Found, Judge, ReferenceParts
 from conformance.checks.ops.context import OpContext
-from conformance.suites.autograd.first_order import PLAIN, UNSETTLED
+from conformance.suites.autograd.first_order import PLAIN
 from conformance.suites.autograd.gradient_judge import slack_of, summed
 from conformance.suites.autograd.gradients import Gradients, differentiated
 from conformance.suites.autograd.higher_order import laid_out_samples
@@ -54,7 +54,7 @@ def applies(t: Traits) -> bool:
     """Return True if torch's op database declares a gradient for the op in this 16-bit dtype, and the gradient is
     unique."""
     return (
-        not t.families & UNSETTLED
+        t.gradient_is_unique
         and t.dense
         and t.dtype in DTYPES
         and t.dtype in t.subject.gradient_dtypes

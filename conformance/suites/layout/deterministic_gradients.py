@@ -25,8 +25,6 @@ from opinfo.samples import Sample
 
 #: Dtypes of the gradients. The order of additions does not depend on the dtype.
 _DTYPES = frozenset({"float32"})
-#: Families of ops whose gradients are not unique, or that write to their input.
-_UNSETTLED = frozenset({"values.free", "mutates.self", "values.not_unique", "values.unordered"})
 #: The most samples of an op: one with a repeated index, one with a long dimension, and one of torch's.
 _OF_AN_AXIS = (INDICES.name, EXTENT.name, "")
 
@@ -37,7 +35,7 @@ def deterministic_gradients(ctx: OpContext) -> None:
     if (
         traits.dtype not in _DTYPES
         or traits.dtype not in ctx.subject.gradient_dtypes
-        or traits.families & _UNSETTLED
+        or not traits.gradient_is_unique
         or not traits.dense
     ):
         return

@@ -44,7 +44,7 @@ QUICK = (
 )
 #: The modules of which plan quick has each two options together, because a run of them takes little time.
 FAST = {**LOSSES, **ACTIVATIONS}
-
+_TABLES = {**MODULES, **FAST}
 
 #: Larger plans alone have it: torch's own fast path is wrong there.
 FLOAT_MASKS = "TransformerEncoderLayer_float_masks_on_fast_path"
@@ -84,7 +84,7 @@ def modules(context: CaseContext, name: str, together: int) -> None:
     """Run a module with its options in combinations, so that each value of an option (or each two values) occurs, in
     training and eval mode, with and without gradients, and in several layouts: results, gradients and running statistics
     must equal the CPU's."""
-    with_options(context, {**MODULES, **FAST}[name], together)
+    with_options(context, _TABLES[name], together)
 
 
 @cases("nn.rnn", over=_named(RECURRENT, 1))

@@ -245,8 +245,8 @@ STATES = {
 def state_moves(context: CaseContext, name: str, way: str, arguments: dict[str, Any]) -> None:
     """Load the state_dict of an optimiser into another optimiser on the device, after a copy to the CPU or after
     torch.save and torch.load, and into an optimiser on the CPU. A fused or capturable one also takes a state whose step
-    counts are numbers, as earlier versions of torch wrote them, and moves them to the device. Further steps must give the same parameters and state
-    as uninterrupted single-tensor steps on the CPU."""
+    counts are numbers, as earlier versions of torch wrote them, and moves them to the device. Further steps must give the
+    same parameters and state as uninterrupted single-tensor steps on the CPU."""
     must_be_taken(context, way)
     first, found = _half_way(context, name, way, arguments)
     state = first.state_dict()

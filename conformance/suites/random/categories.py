@@ -24,8 +24,8 @@ _MORE = 200_003
 @cases("random.distribution")
 def permutation(context: CaseContext) -> None:
     """randperm returns every number exactly once, also in a strided tensor given as out=, and with a generator that was
-    made without an index, where the device has generators. Long permutations are in random order: few numbers stay at their index, and few numbers n are
-    followed directly by n + 1."""
+    made without an index, where the device has generators. Long permutations are in random order: few numbers stay at
+    their index, and few numbers n are followed directly by n + 1."""
     dtypes = [d for d in ("int64", "int32") if d in context.descriptor.dtypes]
     for count in (0, 1, 2, 1000, *_MANY, _MORE):
         for dtype in (getattr(torch, each) for each in dtypes or ["int64"]):

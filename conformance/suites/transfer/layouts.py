@@ -98,25 +98,24 @@ def pairs(context: CaseContext, way: str, changes: bool) -> None:
 
 
 #: The dtypes between which every conversion of a copy is tried.
-_KINDS = (
-    *(torch.float32, torch.float64, torch.float16, torch.bfloat16),
-    *(torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool),
-)
+_FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
+_INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool)
 
 
 def _each_pair(context: CaseContext, start: torch.device, end: torch.device) -> None:
     """Copies a few numbers between every two dtypes: fractions and negative numbers, where the dtypes have them. The
     source has an offset of three elements, and keeps its values."""
-    for given in _KINDS:
+    for given in _FLOATS + _INTEGERS:
         numbers = torch.tensor([0.0, 1.0, 2.75, 0.25, 100.5, 37.0, 1.3])
         if given.is_signed:
             numbers = torch.cat([numbers, -numbers])
-        for taken in _KINDS:
+        for taken in _FLOATS + _INTEGERS:
             if given == taken or not _takes(context, given, taken):
                 continue
             kept = numbers if taken.is_signed or taken == torch.bool else numbers.abs()
             base = torch.cat([torch.ones(3), kept]).to(given)
-            source, target = base.to(start)[3:], torch.zeros(len(kept), dtype=taken, device=end)
+            source = base.clone().to(start)[3:]  # a copy: `base` is the reference
+            target = torch.zeros(len(kept), dtype=taken, device=end)
             target.copy_(source)
             text = f"a copy of {given} to {taken} changed"
             context.equal(target, base[3:].to(taken), f"{text} the values")
