@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 from dataclasses import replace
 
+import msgspec
 import pytest
 import torch
 
@@ -33,6 +35,19 @@ def device() -> Device:
     return replace(found, descriptor=bare)
 
 
+def found_at_last(tried: Callable[[], BusyTry | None], text: str) -> None:
+    """Check that a draft that is tried again and again is refused with this text, or works if there is none. On a busy
+    machine, a single try may be refused for another reason: calls return late, and work takes longer."""
+    others = []
+    for _ in range(6):
+        found = tried()
+        if found is not None and (text in found.found if text else found.works):
+            assert found.works != bool(text)
+            return
+        others.append(found)
+    raise AssertionError(others)
+
+
 def _hundredths(units: float) -> None:
     """As torch.cuda._sleep, in hundredths of a millisecond."""
     streams.busy(units / 100)
@@ -43,9 +58,15 @@ def test_the_first_draft_that_works_is_taken_and_the_others_are_not_tried(
 ) -> None:
     monkeypatch.setattr(torch.simulated, "_sleep", _hundredths, raising=False)
     said: list[Said] = []
-    try_primitives(device, (), said.append)
+
+    def tried() -> BusyTry:
+        said.clear()
+        try_primitives(device, (), said.append)
+        return msgspec.convert(said[1].answer, BusyTry)
+
+    found_at_last(tried, "")
     assert [(each.name, each.over) for each in said] == [("sleep", False), ("sleep", True)]
-    assert said[-1].answer["works"] and "a stream was busy for" in said[-1].answer["found"]
+    assert "a stream was busy for" in said[-1].answer["found"]
 
 
 def test_a_draft_that_raises_is_told_and_the_next_one_is_tried(
@@ -74,18 +95,13 @@ def test_what_was_tried_before_the_process_ended_is_not_tried_again(
 
 
 def test_products_of_matrices_keep_a_stream_busy(device: Device) -> None:
-    for _ in range(
-        4
-    ):  # on a busy machine the time of the work varies, and the draft may be refused
-        found = try_candidate(device, "matrix_product")
-        if found is not None and found.works:
-            return
-    raise AssertionError(found)
+    found_at_last(lambda: try_candidate(device, "matrix_product"), "")
 
 
 def test_an_op_that_this_device_computes_while_the_host_waits_is_no_good(device: Device) -> None:
-    found = try_candidate(device, "running_product")
-    assert found is not None and not found.works and not found.asynchronous, found
+    found_at_last(
+        lambda: try_candidate(device, "running_product"), "returned only when its work had ended"
+    )
 
 
 def test_a_module_without_sleep_has_no_such_draft(device: Device) -> None:
@@ -106,8 +122,7 @@ def test_work_that_is_only_sometimes_long_enough_is_no_good(device: Device) -> N
     def naps(milliseconds: float) -> None:
         streams.busy(milliseconds * (0.3 if next(calls) % 5 == 4 else 1.5))
 
-    found = try_busy(device, naps, "sleep")
-    assert not found.works and found.found.startswith("it is not always long enough"), found
+    found_at_last(lambda: try_busy(device, naps, "sleep"), "it is not always long enough")
 
 
 @pytest.mark.parametrize(
@@ -119,8 +134,7 @@ def test_work_that_is_only_sometimes_long_enough_is_no_good(device: Device) -> N
 )
 def test_a_device_with_wrong_streams_gets_no_draft(device: Device, fault: str, text: str) -> None:
     with planted(fault):
-        found = try_busy(device, lambda ms: streams.busy(1.5 * ms), "sleep")
-    assert not found.works and text in found.found, found
+        found_at_last(lambda: try_busy(device, lambda ms: streams.busy(1.5 * ms), "sleep"), text)
 
 
 def test_work_that_allocates_at_each_call_is_no_good(device: Device) -> None:
@@ -130,8 +144,8 @@ def test_work_that_allocates_at_each_call_is_no_good(device: Device) -> None:
         kept.append(torch.ones(1000, device=device.torch_device))
         streams.busy(1.5 * milliseconds)
 
-    found = try_busy(device, greedy, "sleep")
-    assert not found.works and "changes the statistics of the allocator" in found.found, found
+    text = "changes the statistics of the allocator"
+    found_at_last(lambda: try_busy(device, greedy, "sleep"), text)
 
 
 def test_work_that_is_too_short_on_another_index_is_no_good(device: Device) -> None:
@@ -139,8 +153,7 @@ def test_work_that_is_too_short_on_another_index_is_no_good(device: Device) -> N
         index = torch.accelerator.current_device_index()
         streams.busy(milliseconds * (0.2 if index else 1.5))
 
-    found = try_busy(device, there, "sleep")
-    assert not found.works and found.found.startswith("on index 1, it is not always"), found
+    found_at_last(lambda: try_busy(device, there, "sleep"), "on index 1, it is not always")
 
 
 def test_the_first_call_is_made_before_a_case_on_each_index(
