@@ -54,7 +54,7 @@ LAID_OUT: Final = frozenset(
 #: What goes wrong if the conditions are met.
 Then = Literal[
     "read_dense", "read_base", "unconjugated", "through_float32", "through_bfloat16", "through_int32", "ignored",
-    "input", "wrong", "last_wrong", "zeros", "nan", "no_nan", "imprecise", "next_number", "truncated", "as_float32",
+    "input", "wrong", "last_wrong", "zeros", "first_only", "nan", "no_nan", "imprecise", "next_number", "truncated", "as_float32",
     "varying", "shortened", "base_kept",
     "row_major", "column_major", "other_dtype", "write_lost", "write_outside", "accepted", "index_accepted", "refused",
 ]  # fmt: skip

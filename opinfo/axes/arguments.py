@@ -319,9 +319,11 @@ COUNTS = Axis(
 
 def _refused(basis: Basis) -> Variations:
     """Yields calls that must raise an error, at most one call for each reason: the size of an operand, a dimension
-    number, a name, or the rank of an operand is wrong, or an operand has no elements. If no such call has a flag that is
+    number, a name, or the rank of an operand is wrong, a matrix is singular, or an operand has no elements. If no such call has a flag that is
     set, one call with a flag and a wrong size follows: a flag selects another kernel, with checks of its own."""
     every = [_unknown, _other_ranks]
+    if "axes.singular" in basis.families:
+        every = [*every, _of_zeros]
     if "axes.keep_shapes" not in basis.families:  # with this family, other extents may be accepted
         every = [_other_extents, _far, *every, _without_elements]
     for misfits in every:
@@ -357,11 +359,13 @@ def _is_refused(basis: Basis, taken: Arguments, call: Arguments) -> bool:
 
 
 #: Parts of messages with which the CPU refuses arguments that no device may accept, even if the meta device accepts them:
-#: a dimension that does not exist, the maximum of no elements (pytorch/pytorch#17750), and values that do not fit an index.
+#: a dimension that does not exist, the maximum of no elements (pytorch/pytorch#17750), values that do not fit an index, and
+#: a matrix that has no inverse or no factors (pytorch/pytorch#165870).
 _DOCUMENTED = (
     "Dimension out of range",
     "Expected reduction dim",
     "cannot be broadcast to indexing result",
+    *("input matrix is singular", "is not positive-definite", "is zero and using it on lu_solve"),
 )
 
 
@@ -403,6 +407,13 @@ def _other_ranks(base: Sample) -> Iterator[Arguments]:
     if base.tensors:
         for shape in ((), [1] * 7):
             yield Arguments(*base.call.bind([first.new_zeros(shape), *others]))
+
+
+def _of_zeros(base: Sample) -> Iterator[Arguments]:
+    """Yields a copy of a sample's call with zeros in place of matrices: they have no inverse."""
+    first, *others = base.tensors or [torch.empty(0)]
+    if first.dim() > 1 and (first.is_floating_point() or first.is_complex()):
+        yield Arguments(*base.call.bind([torch.zeros_like(first), *others]))
 
 
 def _without_elements(base: Sample) -> Iterator[Arguments]:

@@ -77,6 +77,7 @@ def _gaps(basis: Basis) -> Variations:
         for gap in SHAPES:
             if not any(map(gap.holds, shapes)):
                 yield from islice(_shaped(basis, gap), 1)
+        yield from islice(_between_ones(basis), 1)
     if not basis.orders:
         yield from _valued(basis)
 
@@ -97,6 +98,28 @@ def _shaped(basis: Basis, gap: Gap) -> Variations:
             small = sum(t.numel() for t in answer) <= 2 * MOST_GROWN
             if small and (steady or basis.steady(call)) and basis.accepted(call) is not None:
                 yield base, call
+
+
+#: A shape whose third dimension, which is the longest, lies between dimensions of one element.
+_BETWEEN_ONES, _BETWEEN = (3, 1, 5, 1), 2
+
+
+def _between_ones(basis: Basis) -> Variations:
+    """Yields calls that reduce, scan or sort a dimension between dimensions of one element, which libraries join with
+    their neighbours (pytorch/pytorch#136132)."""
+    for base in basis.drawn:
+        if [each.dim() for each in base.tensors] != [len(_BETWEEN_ONES)]:
+            continue
+        filled = basis.rebuilt(base, {0: basis.fill(base, 0, _BETWEEN_ONES)})
+        dim = filled.kwargs.get("dim", next(iter(filled.args[1:2]), None))
+        if type(dim) is not int:
+            continue
+        if "dim" in filled.kwargs:
+            call = Arguments(filled.args, {**filled.kwargs, "dim": _BETWEEN})
+        else:
+            call = Arguments((filled.args[0], _BETWEEN, *filled.args[2:]), filled.kwargs)
+        if basis.steady(call) and basis.accepted(call) is not None:
+            yield base, call
 
 
 Assigned = dict[frozenset[Any], int]

@@ -39,10 +39,11 @@ def _written(basis: Basis) -> Variations:
 def recipes(op: str) -> Iterator[tuple[Make, Sequence[Any]]]:
     """Yields a pair for each handwritten recipe of an op: the function that makes a call, and the sizes with which to
     call that function."""
-    for pattern, (make, sizes) in _RECIPES.items():
-        if fnmatchcase(op, pattern):
-            yield from ((make, each) for each in sizes)
-            return
+    for of_pattern in (_FIRST_RECIPES, _RECIPES):
+        for pattern, (make, sizes) in of_pattern.items():
+            if fnmatchcase(op, pattern):
+                yield from ((make, each) for each in sizes)
+                break
 
 
 def _by_arguments(basis: Basis) -> list[Sample]:
@@ -136,6 +137,14 @@ def _of_rows(basis: Basis, base: Sample, *shape: int) -> Arguments:
     call = _like_rows(basis, base, shape[-1:])
     tiny = _picked(basis, base, 0, shape) / 2**14
     return Arguments((tiny, *call.args[1:]), {**call.kwargs, "eps": 1e-5})
+
+
+def _like_matrices(basis: Basis, base: Sample, *shape: int) -> Arguments:
+    """Returns a call that normalises the last two dimensions, with a weight and a bias."""
+    last = shape[-2:]
+    made = [basis.fill(base, place, last) for place in (1, 2)[: len(base.tensors) - 1]]
+    # With a large eps, rows of equal numbers have a reliable result.
+    return Arguments((basis.fill(base, 0, shape), last, *made), {"eps": 0.5})
 
 
 def _like_rows(basis: Basis, base: Sample, row: Shape) -> Arguments:
@@ -282,6 +291,19 @@ def _from_the_right(basis: Basis, base: Sample, batch: Shape, rows: int, columns
     right = basis.fill(base, 1, (*batch, rows, columns))
     call = basis.rebuilt(base, {0: matrix, 1: right})
     return Arguments(call.args, {**call.kwargs, "left": False})
+
+
+def _for_all_matrices(
+    basis: Basis, base: Sample, matrices: int, size: int, right: Shape
+) -> Arguments:
+    """Returns a call that solves the same right-hand side for each of several matrices."""
+    matrix = _dominant(basis, base, (matrices, size, size)).tril()
+    made = {0: matrix, 1: basis.fill(base, 1, right)}
+    if basis.subject.id == "cholesky_solve":  # the factor comes last
+        made = {0: basis.fill(base, 0, right), 1: matrix}
+    call = basis.rebuilt(base, made)
+    rest = {name: value for name, value in call.kwargs.items() if name != "left"}
+    return Arguments(call.args, {**rest, **({"upper": False} if "upper" in rest else {})})
 
 
 def _inverted(basis: Basis, base: Sample, first: Shape, last: Shape) -> Arguments:
@@ -498,6 +520,17 @@ _RECIPES: dict[str, tuple[Make, Sequence[Any]]] = {
     "nn.functional.conv_transpose2d": (_filtered, _TRANSPOSED_2D),
     "nn.functional.layer_norm": (_of_rows, ((5, 33), (2, 3, 130))),
     "linalg.eig": (_apart, ((17, 17), (65, 65), (2, 33, 33), (331, 3, 3), (131, 131))),
+}
+
+#: The same for calls that come before those of ``_RECIPES``, so that their gradients are checked too: several matrices with
+#: one right-hand side for all of them (pytorch/pytorch#189134), and very many rows that are normalised over two dimensions
+#: (intel/torch-xpu-ops#5235).
+_FIRST_RECIPES: dict[str, tuple[Make, Sequence[Any]]] = {
+    "linalg.solve": (_for_all_matrices, ((3, 5, (5, 2)), (2, 7, (7,)))),
+    "linalg.solve_ex": (_for_all_matrices, ((3, 5, (5, 2)),)),
+    "linalg.solve_triangular": (_for_all_matrices, ((3, 5, (5, 2)),)),
+    "cholesky_solve": (_for_all_matrices, ((3, 5, (5, 2)),)),
+    "nn.functional.layer_norm": (_like_matrices, ((65_551, 1, 3),)),
 }
 
 #: Functions whose ops return elements unchanged. The check for steady results does not apply to them.

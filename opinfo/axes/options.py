@@ -35,6 +35,16 @@ _OPERANDS = "operands"
 _DIMENSIONS = ("dim", "axis")
 
 
+class _NotGiven:
+    """Stands for a dimension that a call leaves out."""
+
+    def __repr__(self) -> str:
+        return "not given"
+
+
+_NOT_GIVEN = _NotGiven()
+
+
 def _options(basis: Basis) -> Variations:
     """Yields calls until each pair of facts that the CPU accepts has been in a call, or the budget is used up. A pair is
     two options with their values, or an option with its value and a property of the operands."""
@@ -168,6 +178,8 @@ class _Options:
         for sample in self.basis.drawn:
             for name, value in self.given(sample.call).items():
                 found.setdefault(name, {}).setdefault(_text(value), value)
+        for name in self._left_out:
+            found[name] = {_text(_NOT_GIVEN): _NOT_GIVEN, **found[name]}
         for name, argument in self.defaults.items():
             of_name = found.setdefault(name, {})
             if _is_option(argument.default):
@@ -182,6 +194,19 @@ class _Options:
         }
 
     @cached_property
+    def _left_out(self) -> list[str]:
+        """The keywords that name a dimension, have no known default, and are left out by some calls of the database: a
+        reduction without a dimension has a kernel of its own, with options of its own (pytorch/xla#6536)."""
+        calls = [sample.call for sample in self.basis.drawn]
+        return [
+            name
+            for name in _DIMENSIONS
+            if name not in self.defaults
+            and any(_is_option(each.kwargs.get(name, ...)) for each in calls)
+            and any(name not in each.kwargs for each in calls)
+        ]
+
+    @cached_property
     def texts(self) -> dict[str, list[str]]:
         """The texts of the values of each option."""
         found: dict[str, list[str]] = {}
@@ -191,7 +216,8 @@ class _Options:
 
     def values(self, call: Arguments) -> dict[str, str]:
         """The texts of the options of a call, by name. An argument that is not given has its default."""
-        given = {name: each.default for name, each in self.defaults.items()} | self.given(call)
+        given: dict[str, Any] = dict.fromkeys(self._left_out, _NOT_GIVEN)
+        given |= {name: each.default for name, each in self.defaults.items()} | self.given(call)
         found = {name: _text(value) for name, value in given.items()}
         return {name: text for name, text in found.items() if (name, text) in self.levels}
 
@@ -226,12 +252,17 @@ class _Options:
         if name in call.kwargs:
             if not _is_option(call.kwargs[name]):
                 return None
+            if value is _NOT_GIVEN:
+                rest = {key: each for key, each in call.kwargs.items() if key != name}
+                return Arguments(call.args, rest)
             return Arguments(call.args, {**call.kwargs, name: value})
         place = int(name[1:]) if name[0] == "#" else getattr(self.defaults.get(name), "place", None)
         if place is not None and place < len(call.args):
             if not _is_option(call.args[place]):
                 return None
             return Arguments((*call.args[:place], value, *call.args[place + 1 :]), call.kwargs)
+        if name in self._left_out:
+            return Arguments(call.args, {**call.kwargs, name: value})
         if name[0] == "#" or name not in self.defaults:
             return None
         if len(call.tensors) > self.defaults[name].tensors:

@@ -52,11 +52,28 @@ def planted(basis: Basis) -> Variations:
             yield from filter(None, planted)
         if EXTENT.applies(basis) and "axes.keep_shapes" not in basis.families:
             long = [replace(base, call=call) for base, call in islice(EXTENT.vary(basis), 2)]
-            for among in ([math.nan], infinities) if long else ():
+            # A sort of bits takes a NaN with the sign bit for the least number (pytorch/pytorch#190781).
+            no_number = -math.nan if family == "sort" else math.nan
+            for among in ([no_number], infinities) if long else ():
                 if among and (in_long := plant(basis, 0, among, bases=long)) is not None:
                     yield in_long
+            if family in _BY_ROWS and (in_rows := _in_many_rows(basis)) is not None:
+                yield in_rows
     if "axes.masked_row" in basis.families:
         yield from islice(_masked(basis), 1)
+
+
+#: Families of ops that treat each row apart, and the number of rows for which some kernels take another path.
+_BY_ROWS, _ROWS = ("sort", "scan", "reduction", "softmax"), 512
+
+
+def _in_many_rows(basis: Basis) -> tuple[Sample, Arguments] | None:
+    """Returns a call with NaN in one of very many rows (intel/torch-xpu-ops#4839); None if there is none."""
+    for base, call in EXTENT.vary(basis):
+        first = call.tensors[0]
+        if first.dim() and first.numel() // max(first.shape[-1], 1) > _ROWS:
+            return plant(basis, 0, [math.nan], bases=[replace(base, call=call)])
+    return None
 
 
 #: A number beyond the range of float16.

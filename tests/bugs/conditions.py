@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
+from opinfo.compare import tensors_of
 from tests.planting.calls import KernelCall
 from tests.planting.tensors import is_expanded
 
@@ -50,6 +51,13 @@ def _is_smaller_than_the_kernel(call: KernelCall) -> bool:
     return any(size + 2 * pad < window for size, pad, window in sides)
 
 
+def _is_broadcast(call: KernelCall) -> bool:
+    """Several matrices, and one right side for all of them."""
+    matrices, right = call.inputs[:2]
+    alike = right.dim() == matrices.dim() - 1 and right.shape == matrices.shape[:-1]
+    return matrices.dim() > 2 and right.dim() < matrices.dim() and not alike
+
+
 def _adds_fewer_dimensions(call: KernelCall) -> bool:
     indices, values = call.args[1:3]
     if not argument(call, "accumulate", 3, False):
@@ -88,5 +96,11 @@ CONDITIONS: Final[dict[str, Callable[[KernelCall], bool]]] = {
     ),
     "it accumulates": lambda call: bool(argument(call, "accumulate", 3, False)),
     "it accumulates values of fewer dimensions": _adds_fewer_dimensions,
+    "one right side is solved for all matrices": _is_broadcast,
+    "the out= tensor requires a gradient": lambda call: any(
+        t.requires_grad for t in tensors_of(call.kwargs.get("out"))
+    ),
+    "it sums the losses": lambda call: argument(call, "reduction", 4, "mean") == "sum",
+    "it is causal": lambda call: bool(argument(call, "is_causal", 5, False)),
     "it reduces a dimension": lambda call: argument(call, "dim", 1) is not None,
 }  # fmt: skip

@@ -19,6 +19,7 @@ _STRIDED: Final = "not contiguous"
 #: By name: the faults, as tests/mutation/group_mutants.py names them. Of a bug of several collectives there is one for each.
 GROUPS: Final[dict[str, tuple[str, ...]]] = {
     "all_reduce_max_is_min": ("all_reduce|MAX as MIN|always",),
+    "average_of_one_rank_loses_its_end": ("average of one rank",),
     "gather_reads_in_a_row": (f"gather|read as dense|{_STRIDED}",),
     "scatter_broadcast_and_reduce_read_in_a_row": (
         f"scatter|read as dense|{_STRIDED}",

@@ -146,6 +146,7 @@ RESULTS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "wrong": _wrong,
     "last_wrong": lambda t: _last_wrong(t) if t.numel() else t,
     "zeros": torch.zeros_like,
+    "first_only": lambda t: torch.cat([t[:1], torch.zeros_like(t[1:])]) if t.dim() else t,
     "nan": lambda t: torch.full_like(t, float("nan")) if t.is_floating_point() else t,
     "no_nan": lambda t: t.nan_to_num(0.0, float("inf"), float("-inf")) if t.is_floating_point() else t,
     "imprecise": lambda t: t * 1.02 if t.is_floating_point() or t.is_complex() else t,

@@ -7,6 +7,8 @@ Python function with tensors of the simulated device.
 
 from __future__ import annotations
 
+import threading
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -124,6 +126,25 @@ def _lost_behind_the_first(call: KernelCall) -> Any:
     return target if within and not target.dim() and target.storage_offset() else NOT_MET
 
 
+def _expanded_as_dense(call: KernelCall) -> Any:
+    """A copy to the host reads an expanded tensor as if it were contiguous, and zeros behind its memory."""
+    source, target = call.args[:2]
+    if not on_simulated(source) or on_simulated(target) or not is_expanded(source):
+        return NOT_MET
+    memory = source.as_strided((extent(source),), (1,))
+    flat = memory.new_zeros(max(source.numel(), memory.numel()))
+    flat[: memory.numel()] = memory
+    return call.function(flat[: source.numel()].view(source.shape), *call.args[1:])
+
+
+def _refuses_nothing_to_copy(call: KernelCall) -> Any:
+    """A copy of an empty tensor to the device is refused."""
+    source, target = call.args[:2]
+    if not on_simulated(source) and on_simulated(target) and not source.numel():
+        raise Refusal("'Tensor' object has no attribute 'strides'")
+    return NOT_MET
+
+
 # -- Results of other strides than FakeTensor predicts
 
 
@@ -148,6 +169,118 @@ def _is_permuted(t: torch.Tensor) -> bool:
 def _is_channels_last_3d(t: torch.Tensor) -> bool:
     last = torch.channels_last_3d
     return t.dim() == 5 and not t.is_contiguous() and t.is_contiguous(memory_format=last)
+
+
+# -- Special values, ties and sizes
+
+
+def _floor_of_the_quotient(call: KernelCall) -> Any:
+    """Floor division is the floor of the rounded quotient, for infinities and zeros too."""
+    x, y = call.args[:2]
+    floored = call.values.get("rounding_mode", "floor") == "floor"
+    if not floored or not all(isinstance(t, torch.Tensor) and t.dtype == torch.float32 for t in (x, y)):  # fmt: skip
+        return NOT_MET
+    made = call.honest()
+    return made.copy_((x / y).floor())
+
+
+def _no_place_among_nans(call: KernelCall) -> Any:
+    """topk of 512 rows and more gives an index of -1 where a row has NaN."""
+    x, dim = call.first, call.values["dim"]
+    values, indices = call.honest()
+    if x.dim() and x.shape[dim] and x.numel() // x.shape[dim] >= 512:
+        indices.masked_fill_(x.isnan().any(dim, keepdim=True), -1)
+    return values, indices
+
+
+def _negative_nans_first(call: KernelCall) -> Any:
+    """sort puts NaNs with the sign bit first where it sorts 129 elements or more."""
+    x, dim = call.first, call.values["dim"]
+    values, indices = call.honest()
+    if not x.is_floating_point() or not x.dim() or x.shape[dim] < 129:
+        return values, indices
+    there = x.isnan() & x.signbit()
+    if not there.any():
+        return values, indices
+    least = torch.where(there, -torch.inf, x).sort(dim).indices
+    return x.gather(dim, least), indices.copy_(least)
+
+
+def _statistics_in_eval(call: KernelCall) -> Any:
+    """native_batch_norm returns its statistics in eval mode too, where they have no elements."""
+    mean, variance = call.values["running_mean"], call.values["running_var"]
+    if call.values["training"] or mean is None:
+        return NOT_MET
+    made = call.honest()
+    return made[0], mean.clone(), (variance + call.values["eps"]).rsqrt()
+
+
+def _attention_with(change: Callable[[KernelCall], torch.Tensor | None]) -> Effect:
+    """Attention with another mask."""
+
+    def effect(call: KernelCall) -> Any:
+        mask = change(call)
+        if mask is None:
+            return NOT_MET
+        rest = {n: call.values[n] for n in ("dropout_p", "scale", "enable_gqa")}
+        attend = torch.nn.functional.scaled_dot_product_attention
+        return attend(*call.args[:3], attn_mask=mask, is_causal=False, **rest)
+
+    return effect
+
+
+def _four_at_a_time(call: KernelCall) -> torch.Tensor | None:
+    """The mask of causal attention, as if each of four queries were the last of them, in short floats."""
+    query, key = call.args[:2]
+    if not call.values["is_causal"] or query.dtype not in (torch.float16, torch.bfloat16):
+        return None
+    rows = torch.arange(query.shape[-2], device=query.device) // 4 * 4 + 3
+    return rows[:, None] >= torch.arange(key.shape[-2], device=query.device)
+
+
+def _no_number_on_the_cpu(call: KernelCall) -> Any:
+    if any(not on_simulated(t) for t in call.inputs):
+        raise Refusal("Expected all tensors to be on the same device")
+    return NOT_MET
+
+
+def _first_of_equal_maxima(call: KernelCall) -> Any:
+    """cummax gives the place of the first of several equal maxima, and not that of the last."""
+    made = call.honest()
+    x, values, indices, dim = call.args
+    size = x.shape[dim] if x.dim() else 0
+    if not 0 < size < 64 or is_expanded(indices):
+        return made
+    places = torch.arange(size, device=x.device).view(-1, *[1] * (x.dim() - 1 - dim % x.dim()))
+    for place in range(size - 1, -1, -1):
+        equal = (x.narrow(dim, place, 1) == values) & (places >= place)
+        indices.masked_fill_(equal, place)
+    return made
+
+
+def _without_its_dimensions(call: KernelCall) -> Any:
+    """argmax of all dimensions does not keep them."""
+    if call.values["dim"] is not None or not call.values["keepdim"]:
+        return NOT_MET
+    return call.honest(keepdim=False)
+
+
+def _is_another_thread(call: KernelCall) -> Any:
+    """An op in another thread than the main one ends the process, for which an exception stands."""
+    if threading.current_thread() is not threading.main_thread():
+        raise Refusal("the process ended")
+    return NOT_MET
+
+
+def _twice_as_far(call: KernelCall) -> Any:
+    """An element of an int64 tensor is read at twice its place, or is zero if there is none."""
+    source = call.first
+    if not on_simulated(source) or source.dim() or source.dtype != torch.int64 or not source.storage_offset():  # fmt: skip
+        return NOT_MET
+    place = 2 * source.storage_offset()
+    if (place + 1) * 8 > source.untyped_storage().nbytes():
+        return call.function(torch.zeros_like(source), *call.args[1:])
+    return call.function(source.as_strided((), (), place), *call.args[1:])
 
 
 # -- Saved tensors
@@ -217,6 +350,12 @@ def _no_float64(call: KernelCall) -> Any:
     raise TypeError("the device does not support float64")
 
 
+def _attention_not_cast(call: KernelCall) -> Any:
+    """Autocast has no rule for attention: operands of two dtypes stay as they are."""
+    with _without_autocast():
+        return call.honest()
+
+
 # -- Optimizers
 
 
@@ -224,6 +363,18 @@ def _scale_ignored(call: KernelCall) -> Any:
     if call.values["grad_scale"] is None:
         return NOT_MET
     return call.honest(grad_scale=None)
+
+
+def _scaler_ignored(call: KernelCall) -> Any:
+    if call.values["grad_scale"] is None and call.values["found_inf"] is None:
+        return NOT_MET
+    return call.honest(grad_scale=None, found_inf=None)
+
+
+def _rate_on_the_cpu(call: KernelCall) -> Any:
+    if not on_simulated(call.values["lr"]) and call.values["lr"].dim():
+        raise Refusal("Passed CPU tensor to MPS op")
+    return NOT_MET
 
 
 def _found_inf_elsewhere(call: KernelCall) -> Any:
@@ -309,6 +460,23 @@ def _not_on_the_device(call: KernelCall) -> Any:
     return NOT_MET
 
 
+def _starts_again_for_each_object() -> Effect:
+    """The first exponential_ of a generator begins with the first numbers of its seed, whatever state it has."""
+    seen: weakref.WeakSet[torch.Generator] = weakref.WeakSet()
+
+    def effect(call: KernelCall) -> Any:
+        generator = call.values["generator"]
+        if generator is None or generator in seen:
+            return NOT_MET
+        seen.add(generator)
+        fresh = torch.Generator(generator.device).manual_seed(generator.initial_seed())
+        if torch.equal(fresh.get_state(), generator.get_state()):
+            return NOT_MET
+        return call.honest(generator=fresh)
+
+    return effect
+
+
 # -- Gradients and indices
 
 
@@ -375,6 +543,29 @@ def _keeps_device_memory(call: KernelCall) -> Any:
     """Each backward pass keeps memory of the device."""
     _KEPT.append(torch.empty(1024, device=call.first.device))
     return NOT_MET
+
+
+def _keeps_for_each_shape() -> Effect:
+    """Each new shape keeps 16 KiB of host memory."""
+    seen: set[Any] = set()
+
+    def effect(call: KernelCall) -> Any:
+        shapes = tuple(t.shape for t in call.inputs)
+        if shapes not in seen:
+            seen.add(shapes)
+            _KEPT.append(bytearray(16384))
+        return NOT_MET
+
+    return effect
+
+
+def _keeps_what_it_converts(call: KernelCall) -> Any:
+    """A move to the device that also converts keeps memory of the device."""
+    result = call.honest()
+    source = call.first
+    if on_simulated(result) and not on_simulated(source) and result.dtype != source.dtype:
+        _KEPT.append(torch.empty(1024, device=result.device))
+    return result
 
 
 _KEPT: list[Any] = []
@@ -507,8 +698,60 @@ def _state_stays(call: KernelCall) -> Any:
     return _not_restored()
 
 
+def _pageable(call: KernelCall) -> Any:
+    """A copy to the host that is not to block is made to memory that is not pinned."""
+    result = call.honest()
+    asked = call.kwargs.get("non_blocking") and on_simulated(call.first)
+    return result.clone() if asked and not on_simulated(result) and result.is_pinned() else result
+
+
+def _autocast_off_within(call: KernelCall) -> Any:
+    """What a transform of torch.func calls runs without the autocast of the device."""
+    function, *rest = call.args
+
+    def called(*args: Any, **kwargs: Any) -> Any:
+        with torch.autocast(SIMULATED, enabled=False):
+            return function(*args, **kwargs)
+
+    return call.function(called, *rest, **call.kwargs)
+
+
 #: By name: the fault. The cells of the ops that the entry names are run on the simulated device.
 KERNELS: Final[dict[str, InKernels]] = {
+    "floor_division_is_the_floor_of_a_quotient": InKernels(
+        ("floor_divide", "div.Tensor_mode"), _floor_of_the_quotient
+    ),
+    "topk_has_no_index_of_a_nan": InKernels(("topk",), _no_place_among_nans, "bfloat16"),
+    "sort_puts_negative_nans_first": InKernels(("sort.stable", "sort"), _negative_nans_first),
+    "batch_norm_returns_statistics_in_eval": InKernels(("native_batch_norm",), _statistics_in_eval),
+    "causal_attention_takes_four_queries_for_one": InKernels(
+        ("scaled_dot_product_attention",),
+        _attention_with(_four_at_a_time),
+        "float16",
+        "AutogradPrivateUse1",
+    ),
+    "hypot_refuses_a_number_on_the_cpu": InKernels(("hypot",), _no_number_on_the_cpu),
+    "cummax_names_the_first_of_equal_maxima": InKernels(
+        ("_cummax_helper",), _first_of_equal_maxima, "int64"
+    ),
+    "argmax_of_all_dimensions_keeps_none": InKernels(("argmax", "argmin"), _without_its_dimensions),
+    "ops_of_another_thread_end_the_process": InKernels(
+        ("arange.start_out", "sum.dim_IntList", "sum", "linspace.out"), _is_another_thread
+    ),
+    "elements_of_int64_are_read_twice_as_far": InKernels(
+        ("_copy_from", "_local_scalar_dense"), _twice_as_far, "int64"
+    ),
+    "copy_of_an_expanded_tensor_as_dense": InKernels(("_copy_from",), _expanded_as_dense),
+    "copy_of_an_empty_tensor_is_refused": InKernels(("_copy_from",), _refuses_nothing_to_copy),
+    "autocast_attention_not_cast": InKernels(
+        ("scaled_dot_product_attention",), _attention_not_cast, key=AUTOCAST
+    ),
+    "fused_adam_ignores_the_scaler": InKernels(("_fused_adam_",), _scaler_ignored),
+    "fused_sgd_refuses_a_rate_on_the_cpu": InKernels(("_fused_sgd_.tensor_lr",), _rate_on_the_cpu),
+    "exponential_starts_again_for_each_generator": InKernels(
+        ("exponential_",), _starts_again_for_each_object()
+    ),
+    "products_keep_host_memory_for_each_shape": InKernels(("mm", "addmm"), _keeps_for_each_shape()),
     "copy_to_the_host_takes_the_gaps": InKernels(("_copy_from",), _with_the_gaps),
     "copy_to_the_device_from_the_start": InKernels(("_copy_from",), _from_the_start),
     "copy_into_steps_is_lost": InKernels(("_copy_from",), _lost_in_steps),
@@ -573,6 +816,12 @@ KERNELS: Final[dict[str, InKernels]] = {
 
 #: By name: the fault of a Python function, while the cases of an entry run on the simulated device.
 PYTHON: Final[dict[str, InPython]] = {
+    "converting_moves_keep_memory": InPython(torch.Tensor, "to", _keeps_what_it_converts),
+    "unpinned_copy_to_the_host": InPython(torch.Tensor, "to", _pageable, here=True),
+    "vmap_runs_without_autocast": InPython(torch, "vmap", _autocast_off_within),
+    "every_backward_is_refused": InPython(
+        torch.autograd, "_engine_run_backward", _raises("0 <= device.index()"), here=True
+    ),
     "printing_ends_the_process": InPython(
         torch.Tensor, "__repr__", _raises("the process ended"), here=True
     ),

@@ -135,6 +135,36 @@ def _lstm_needs_the_output(call: KernelCall) -> Any:
     return _NeedsEveryCotangent.apply(*call.honest())  # type: ignore[no-untyped-call]
 
 
+def _lstm_directions_swapped(call: KernelCall) -> Any:
+    """An LSTM of both directions takes the weights of one direction for those of the other one."""
+    if not _is_lstm(call) or not call.args[7]:
+        return NOT_MET
+    x, state, weights, bias, *rest = call.args
+    each = 4 if bias else 2
+    parts = [weights[n : n + each] for n in range(0, len(weights), each)]
+    swapped = [w for n in range(len(parts)) for w in parts[n ^ 1]]
+    return call.function(x, state, swapped, bias, *rest)
+
+
+class _RefusesToGoBack(torch.autograd.Function):
+    """Refuses every backward."""
+
+    @staticmethod
+    def forward(ctx: Any, given: torch.Tensor) -> torch.Tensor:
+        return given.clone()
+
+    @staticmethod
+    def backward(ctx: Any, given: torch.Tensor) -> torch.Tensor:
+        raise RuntimeError("failed to infer result types")
+
+
+def _lstm_batch_first_has_no_backward(call: KernelCall) -> Any:
+    if not _is_lstm(call) or not call.args[8]:
+        return NOT_MET
+    output, *states = call.honest()
+    return (_RefusesToGoBack.apply(output), *states)  # type: ignore[no-untyped-call]
+
+
 def _zero_in_the_second_half(call: KernelCall) -> Any:
     """The second half of a permutation of 100,000 numbers and more is zero."""
     drawn = call.honest()
@@ -242,6 +272,8 @@ PATCHES: Final[dict[str, tuple[Any, str, Effect]]] = {
         _lstm_without_dropout_in_the_backward,
     ),
     "lstm_needs_a_gradient_of_the_output": (torch._VF, "lstm", _lstm_needs_the_output),
+    "lstm_of_both_directions_swaps_them": (torch._VF, "lstm", _lstm_directions_swapped),
+    "lstm_batch_first_has_no_backward": (torch._VF, "lstm", _lstm_batch_first_has_no_backward),
     "long_randperm_ends_in_zeros": (torch, "randperm", _zero_in_the_second_half),
     "multinomial_refuses_odd_short_weights": (
         torch,

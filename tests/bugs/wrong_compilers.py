@@ -5,6 +5,7 @@ A backend of torch.compile runs the traced graph op by op, and spoils one op of 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
@@ -12,6 +13,7 @@ import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from tests.planting.calls import NOT_MET, Effect, KernelCall
+from tests.planting.tensors import is_stepped, reread
 from tests.programs_compiled.wrong_compilers import Run, backend, right
 
 aten = torch.ops.aten
@@ -276,6 +278,59 @@ def _writes_to_strided_activations_are_lost(graph: Any, given: list[Any]) -> Any
     return made
 
 
+def _sum_of_an_outer_difference(target: Any, args: Sequence[Any], honest: Callable[[], Any]) -> Any:
+    """The sum of all elements of a difference is doubled where both of its operands were broadcast."""
+    if _is(target, aten.sub) and all(isinstance(each, torch.Tensor) for each in args[:2]):
+        made = honest()
+        made.outer = made.shape not in (args[0].shape, args[1].shape)
+        return made
+    if _is(target, aten.sum) and getattr(args[0], "outer", False):
+        return honest() * 2
+    return NOT_MET
+
+
+def _long_layer_norm(target: Any, args: Sequence[Any], honest: Callable[[], Any]) -> Any:
+    """Layer norm of 512 elements and more is wrong."""
+    if not _is(target, aten.native_layer_norm) or math.prod(args[1]) < 512:
+        return NOT_MET
+    made = honest()
+    return (made[0] * 1.1, *made[1:])
+
+
+def _norm_is_not_called(target: Any, args: Sequence[Any], honest: Callable[[], Any]) -> Any:
+    """Nothing writes the result of a root mean square norm."""
+    if _is(target, aten._fused_rms_norm):
+        made = honest()
+        return (torch.zeros_like(made[0]), *made[1:])
+    return torch.zeros_like(honest()) if _is(target, aten.rms_norm) else NOT_MET
+
+
+def _without_an_offset(graph: Any, given: list[Any]) -> Any:
+    """A view with a step and an offset is read without its offset, as an input and where the graph makes it."""
+
+    def other(target: Any, args: Sequence[Any], honest: Callable[[], Any]) -> Any:
+        if not _is(target, aten.slice) or len(args) < 5 or args[4] == 1 or not args[2]:
+            return NOT_MET
+        x, dim, _, _, step = args
+        return aten.slice(x, dim, 0, honest().shape[dim] * step, step)
+
+    def read(each: Any) -> Any:
+        if not isinstance(each, torch.Tensor) or not each.storage_offset() or not is_stepped(each):
+            return each
+        return reread(each, offset=0)
+
+    return _Changed(graph.__self__, other).run(*map(read, given))
+
+
+def _sum_over_the_first_dimension(
+    target: Any, args: Sequence[Any], honest: Callable[[], Any]
+) -> Any:
+    """A sum over the first dimension of a matrix is wrong."""
+    if not _is(target, aten.sum) or args[0].dim() != 2 or len(args) < 2 or args[1] != [0]:
+        return NOT_MET
+    return honest() + 1
+
+
 def _with(forward: Run, backward: Run | None = None) -> Effect:
     """Another backend for the device."""
     return lambda call: backend(forward, backward)
@@ -305,6 +360,11 @@ def right_backend(call: KernelCall) -> Any:
 
 #: By name of a patch: the effect in front of the function that names the device's backend.
 BACKENDS: Final[dict[str, Effect]] = {
+    "compiled_sum_of_an_outer_difference": op_by_op(_sum_of_an_outer_difference),
+    "compiled_layer_norm_of_512_elements": op_by_op(_long_layer_norm),
+    "compiled_root_mean_square_norm_is_zero": op_by_op(_norm_is_not_called),
+    "compiled_view_loses_its_offset": _with(_without_an_offset),
+    "compiled_gradient_over_the_first_dimension": _with(right, _ops(_sum_over_the_first_dimension)),
     "compiled_index_add_of_a_permuted_view": op_by_op(_permuted_target_in_a_row),
     "compiled_repeated_indices_add_twice": op_by_op(_repeated_indices_add_twice),
     "compiled_split_sum_in_a_row": op_by_op(_split_sum_in_a_row),

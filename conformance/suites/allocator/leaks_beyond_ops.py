@@ -6,6 +6,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from conformance.checks.behaviour.graph_capture import new_graph
 from conformance.checks.cases.cases import Cases
 from conformance.checks.cases.context import CaseContext
 from conformance.suites.allocator.host_memory import FLOOR, little_to_collect
+from conformance.suites.allocator.leaks import judge_repeated
 from conformance.suites.allocator.memory_windows import (
     CALLS,
     HOST_CALLS,
@@ -172,6 +174,41 @@ def pinned_memory(context: CaseContext) -> None:
         empty_host(context)
 
     host_stays(context, repeat, CALLS, host_bound(context, CALLS, FLOOR), "pinned memory")
+
+
+@cases("allocator.steady", slow=True)
+def moves(context: CaseContext) -> None:
+    """Tensors are moved to the device, to the host, and within the device repeatedly, each with and without another dtype.
+    Neither device memory nor host memory grows (pytorch/pytorch#114096)."""
+    there = square(context, 1)
+    host = there.cpu()
+    other = next(
+        each for each in (torch.float16, torch.int32, torch.float64) if _declared(context, each)
+    )
+    moved = {
+        "to the device": lambda: host.to(context.device),
+        "to the device and to another dtype": lambda: host.to(context.device, other),
+        "to the host": lambda: there.to("cpu"),
+        "to the host and to another dtype": lambda: there.to("cpu", other),
+        "to another dtype": lambda: there.to(other),
+        "into a view of another dtype": lambda: (
+            torch.empty_like(there, dtype=other).t().copy_(host)
+        ),
+    }
+
+    def prepared(move: Callable[[], torch.Tensor]) -> Callable[[], None]:
+        def repeat() -> None:
+            move()
+
+        return repeat
+
+    judge_repeated(
+        context, {name: partial(prepared, move) for name, move in moved.items()}, "moves"
+    )
+
+
+def _declared(context: CaseContext, dtype: torch.dtype) -> bool:
+    return str(dtype).removeprefix("torch.") in context.descriptor.dtypes
 
 
 def _open_files() -> int:

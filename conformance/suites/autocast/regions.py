@@ -434,6 +434,33 @@ def gradients(context: CaseContext) -> None:
             )
 
 
+@cases("autocast.lists")
+def transformed(context: CaseContext) -> None:
+    """Call mm in functions that torch.vmap and torch.func transform in an autocast region: the products must have the
+    region's dtype, as they have without a transform (pytorch/pytorch#187265)."""
+    x, weight = _operand(context, 2, 3, 3), _operand(context, 3, 3, first=2)
+    seen: list[torch.dtype] = []
+
+    def loss(given: torch.Tensor) -> torch.Tensor:
+        made = torch.mm(given, weight)
+        seen.append(made.dtype)
+        return made.float().sum()
+
+    transforms: dict[str, Callable[[], Any]] = {
+        "vmap": lambda: torch.vmap(loss)(x),
+        "grad": lambda: torch.func.grad(loss)(x[0]),
+        "vmap of grad": lambda: torch.vmap(torch.func.grad(loss))(x),
+        "jvp": lambda: torch.func.jvp(loss, (x[0],), (x[1],)),
+    }
+    for lower in offered_dtypes(context):
+        for name, call in transforms.items():
+            seen.clear()
+            with torch.autocast(context.kind, lower):
+                call()
+            text = "mm has a wrong dtype in a function that is transformed in an autocast region"
+            context.same(seen, [lower], text, kind=Kind.DTYPE, at=f"{name}, {lower}")
+
+
 @cases("autocast.lists", over={"checkpoint": (False,), "reentrant_checkpoint": (True,)})
 def checkpointed(context: CaseContext, reentrant: bool) -> None:
     """Run torch.utils.checkpoint in an autocast region and backward outside of it: the recomputation must run under the

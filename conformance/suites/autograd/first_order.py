@@ -22,6 +22,7 @@ from conformance.suites.autograd.samples import (
     Known,
     chosen,
     known_of,
+    of_a_mode,
 )
 from opinfo.axes.bounds import BOUNDS
 from opinfo.axes.shapes import EXTENT, LONG, SIZE, has_pixels
@@ -60,6 +61,8 @@ _IN_TURN = (
 )
 #: For images of one pixel; for samples that an axis added because of their size or values.
 _PIXELS = Few((PLAIN, "channels_last"), ("channels_last",), alone=True)
+#: For samples that differ from others in a mode of the op.
+_MODE = Few((PLAIN,))
 _FEW_OF = {
     LONG.name: Few((PLAIN,)),
     EXTENT.name: Few((PLAIN, "transposed"), ("transposed",)),
@@ -104,6 +107,8 @@ def check_first_order(ctx: OpContext) -> None:
                 few = None if whole else _FEW_OF.get(sample.axis, turn)
                 if not whole and has_pixels(sample):
                     few = _PIXELS
+                if not whole and of_a_mode(ctx, sample):
+                    few = _MODE
                 lays = lays_of(ctx, sample, few.inputs if few else INPUTS)
                 for ask in _asks(ctx, known, lays, few):
                     _asked(ctx, known, lays[ask.case], ask)

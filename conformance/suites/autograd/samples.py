@@ -97,6 +97,9 @@ def chosen(ctx: OpContext) -> list[Sample]:
         found += _with_many_indices(ctx, samples, found)
     found.sort(key=_weight, reverse=True)
     found = _most_telling_first(ctx, found, upstream)
+    modes = _of_other_modes(upstream, found)
+    ctx.kept["gradients of modes"] = frozenset(each.index for each in modes)
+    found += modes
     for whole in (True, False) if _NOT_OF_NOTHING not in ctx.traits.families else ():
         empty = (each for each in samples if each not in found and _is_empty(ctx, each, whole))
         found += islice(empty, 1)
@@ -104,6 +107,35 @@ def chosen(ctx: OpContext) -> list[Sample]:
     fitting = ctx.subject.layouts
     ctx.kept["gradients"] = kept = [replace(each, layouts=fitting) for each in found]
     return kept
+
+
+#: The number of samples that are added because a mode of the op is in no other.
+_MODES = 2
+
+
+def of_a_mode(ctx: OpContext, sample: Sample) -> bool:
+    """Return True if a sample is among those whose gradients are checked because of its mode alone."""
+    few: frozenset[int] = ctx.kept.get("gradients of modes", frozenset())
+    return sample.index in few
+
+
+def _of_other_modes(samples: Sequence[Sample], found: Sequence[Sample]) -> list[Sample]:
+    """Return the smallest samples with a mode that no sample of ``found`` has: a flag or a name among the arguments, such as
+    ``training=False`` or ``reduction="sum"``. A backward kernel is often another one in each mode (pytorch/pytorch#79784,
+    pytorch/xla#3361)."""
+    seen = {mode for each in found for mode in _modes(each)}
+    added: list[Sample] = []
+    for sample in sorted(samples, key=lambda each: (each.numel, each.index)):
+        if len(added) < _MODES and any(t.dim() for t in sample.tensors) and _modes(sample) - seen:
+            added.append(sample)
+            seen |= _modes(sample)
+    return added
+
+
+def _modes(sample: Sample) -> set[tuple[str, str]]:
+    """Return the flags and the names among a sample's arguments, each with its place."""
+    given = {**{str(n): v for n, v in enumerate(sample.call.args)}, **sample.call.kwargs}
+    return {(n, repr(v)) for n, v in given.items() if isinstance(v, (bool, str))}
 
 
 def few_of_torch(ctx: OpContext, count: int) -> list[Sample]:

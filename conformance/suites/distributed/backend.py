@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable, Sequence
+from itertools import product
 
 import torch
 import torch.distributed as dist
@@ -20,6 +21,8 @@ from conformance.suites.distributed.groups import (
     group_of_its_own,
     join,
 )
+from conformance.suites.distributed.reductions import is_declared
+from devices.errors import in_a_line
 from devices.failure import Kind
 
 cases = Cases(Kind.STATE)
@@ -106,6 +109,27 @@ def subsets(count: int) -> list[list[int]]:
     return [*found, [*range(0, count, 2)], [*range(1, count, 2)]] if count > 2 else found
 
 
+def _reduces_alone(ranks: Ranks, group: dist.ProcessGroup) -> None:
+    """Reductions in a group of one rank return what the rank gives (NVIDIA/nccl#1950)."""
+    context = ranks.context
+    for name, dtype in product(("SUM", "AVG", "PRODUCT", "MIN", "MAX"), ("float32", "bfloat16")):
+        if dtype not in context.descriptor.dtypes:
+            continue
+        mine = torch.arange(-9, 10).to(getattr(torch, dtype))
+        there, operation = ranks.put(mine.clone()), getattr(dist.ReduceOp, name)
+        at = f"all_reduce, {name} of {dtype}"
+        try:
+            dist.all_reduce(there, operation, group)
+            context.settle()
+        except REFUSALS as error:
+            text = "a reduction that the descriptor declares was refused in a group of one rank"
+            context.check(
+                not is_declared(context, name, dtype), text, found=in_a_line(error), at=at
+            )
+        else:
+            context.equal(there, mine, "a reduction of one rank changed its values", at)
+
+
 def _subgroups(context: CaseContext) -> None:
     ranks = join(context)
     values = [2.0**rank for rank in range(ranks.count)]
@@ -128,6 +152,8 @@ def _subgroups(context: CaseContext) -> None:
         dist.broadcast(sent, members[-1], group=group)
         text = "a broadcast in a subgroup did not send the values of the right rank"
         context.equal(sent, torch.tensor([values[members[-1]]]), text, at)
+        if len(members) == 1:
+            _reduces_alone(ranks, group)
     text = "the group of all ranks gave a wrong sum after its subgroups were used"
     context.same(total(ranks, values), sum(values), text)
     for members, group in groups:

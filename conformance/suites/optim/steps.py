@@ -220,6 +220,23 @@ def dtypes(context: CaseContext, name: str, way: str, arguments: dict[str, Any])
     run(context, name, way, {**arguments, "lr": 0.5}, tuple(taken), steps=3)
 
 
+@cases(
+    "optim.steps",
+    over={
+        f"{name}_fused_rates": (name, ways["fused"][0])
+        for name, ways in WAYS.items()
+        if "fused" in ways
+    },
+)
+def rates(context: CaseContext, name: str, arguments: dict[str, Any]) -> None:
+    """Make fused steps with a learning rate that is a tensor of the CPU, without dimensions and with one dimension:
+    parameters and state must equal those of single-tensor steps on the CPU (pytorch/pytorch#145674)."""
+    must_be_taken(context, "fused")
+    for rate in (0.05, [0.05]):
+        given = {**arguments, "lr": {"tensor": rate}}
+        run(context, name, "fused", given, parameters_of(name, "one"), steps=2)
+
+
 REFUSED_OR_EQUAL = "a fused step is neither refused nor equal to the single-tensor step on the CPU"
 
 

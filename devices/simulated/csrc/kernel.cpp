@@ -23,7 +23,7 @@ namespace simulated {
 namespace {
 
 // Arguments that are read on the host by design, and indices that may be CPU tensors.
-constexpr std::array<std::pair<std::string_view, std::string_view>, 10> kReadOnHost{{
+constexpr std::array<std::pair<std::string_view, std::string_view>, 15> kReadOnHost{{
     {"aten::index.Tensor", "indices"},
     {"aten::index.Tensor_out", "indices"},
     {"aten::_unsafe_index.Tensor", "indices"},
@@ -34,6 +34,11 @@ constexpr std::array<std::pair<std::string_view, std::string_view>, 10> kReadOnH
     {"aten::_pack_padded_sequence", "lengths"},
     {"aten::_ctc_loss.Tensor", "input_lengths"},
     {"aten::_ctc_loss.Tensor", "target_lengths"},
+    {"aten::_fused_adagrad_.tensor_lr", "lr"},
+    {"aten::_fused_adam_.tensor_lr", "lr"},
+    {"aten::_fused_adamw_.tensor_lr", "lr"},
+    {"aten::_fused_adamw.tensor_lr", "lr"},
+    {"aten::_fused_sgd_.tensor_lr", "lr"},
 }};
 
 std::string full_name(const c10::OperatorHandle& op) {
