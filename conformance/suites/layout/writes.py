@@ -215,12 +215,12 @@ def outside_changed(target: TargetAfter, what: str) -> Found:
     yield None if target.outside_intact else Wrong("bytes", expected, "changed bytes", what)
 
 
-# -- ``out=`` that does not fit: empty, of a wrong shape, of an unsafe dtype, on another device
+# -- ``out=`` that does not fit: empty, of a wrong shape, of an unsafe dtype, on another device, or with a gradient
 
 
 def out_resize(ctx: OpContext) -> None:
     with ctx.running(OUT_RESIZE):
-        for sample in ctx.common:
+        for number, sample in enumerate(ctx.common):
             laid = ctx.laid_contiguous(sample)
             wanted = wanted_outputs(Reference(ctx, laid))
             if wanted is None:
@@ -237,6 +237,10 @@ def out_resize(ctx: OpContext) -> None:
             dtypes = [unsafe_dtype(each.dtype) for each in wanted]
             if not factory and None not in dtypes and _must_refuse(ctx, laid, "wrong_dtype"):
                 _unfit(ctx, laid, "wrong_dtype")
+            numbers = all(each.is_floating_point() or each.is_complex() for each in wanted)
+            how = "requires_grad"  # autograd refuses it, of ops that it knows
+            if not number and numbers and _cpu_into_unfit(ctx, laid, how).raised is not None:
+                _unfit(ctx, laid, how)
             # On the CPU there is no second reference, and no documented rule about a wrong device.
             if not ctx.device.fake_only and _must_refuse(ctx, laid, "wrong_device"):
                 _unfit(ctx, laid, "wrong_device")
@@ -271,7 +275,7 @@ def unsafe_dtype(dtype: torch.dtype) -> torch.dtype | None:
 
 def unfit_target(shape: tuple[int, ...], dtype: torch.dtype, how: str, call: Invocation) -> Any:
     """Return a target that does not fit a result of the given shape and dtype. ``how`` names the misfit: "empty",
-    "smaller", "wrong_shape", "wrong_dtype" or "wrong_device"."""
+    "smaller", "wrong_shape", "wrong_dtype", "wrong_device" or "requires_grad"."""
     if how == "empty":
         return call.move(torch.empty((0,), dtype=dtype))
     if how == "smaller":  # not empty, and smaller than the result
@@ -280,6 +284,8 @@ def unfit_target(shape: tuple[int, ...], dtype: torch.dtype, how: str, call: Inv
         count = torch.Size(shape).numel()
         size = (min(count + 2, 2 * count),) if count else (2, 3)
         return call.move(torch.zeros(size, dtype=dtype))
+    if how == "requires_grad":
+        return call.move(torch.zeros(shape, dtype=dtype)).detach().requires_grad_()
     if how == "wrong_dtype":
         return call.move(torch.zeros(shape, dtype=unsafe_dtype(dtype)))
     elsewhere = "meta" if call.device.type == "cpu" else "cpu"
@@ -307,12 +313,14 @@ def called_and_warned(
 def judge_unfit(evidence: Evidence, reference: ReferenceParts) -> Found:
     """Check the treatment of an ``out=`` tensor that does not fit. An empty tensor must be resized without a
     warning. A non-empty tensor of a wrong shape must be resized with a warning (ATen/native/Resize.h) or refused. A
-    tensor of a dtype to which the result cannot be cast (torch.can_cast), or on a different device, must be refused."""
+    tensor of a dtype to which the result cannot be cast (torch.can_cast), on a different device, or that requires a gradient
+    must be refused."""
     how, error = reference.how, evidence.raised
-    if how in ("wrong_dtype", "wrong_device"):
+    if how in ("wrong_dtype", "wrong_device", "requires_grad"):
         if error is None:
             kinds = ", ".join(f"{t.dtype} on {t.device}" for t in evidence.targets)
-            yield Wrong("not_raised", f"an exception for out= of {kinds}", "no exception")
+            also = " that requires a gradient" if how == "requires_grad" else ""
+            yield Wrong("not_raised", f"an exception for out= of {kinds}{also}", "no exception")
         elif isinstance(error, (RuntimeError, TypeError)):
             yield None  # NotImplementedError is a RuntimeError: any refusal is correct
         else:
