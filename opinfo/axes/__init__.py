@@ -45,6 +45,10 @@ FURTHER = (OPPOSITE, EXTREME_OPTIONS, SINGLE, MAGNITUDES)
 #: The most samples of each axis of plans, by its name.
 BUDGETS = {axis.name: axis.budget for axis in AXES}
 
+#: Axes whose values decide what an op of truth values answers. The database's values often have one answer alone, such as
+#: that no element is NaN, so that a kernel that always answers so would pass in the expanded layouts of its samples.
+_TELLING = (SPECIAL, WRITTEN)
+
 #: The number of the database's samples that are run in all layouts, if no sample of the axes is.
 _WHOLE = 3
 #: Prefixes of dtypes that lack the arithmetic that the axes use to change values.
@@ -175,6 +179,8 @@ def by_axis(
         for number, (base, call) in enumerate(islice(axis.vary(basis), budgets[axis.name])):
             # Layouts are drawn before any sample is left out, so that they are the same for every device.
             layouts = axis.layouts or layouts_of(basis)
+            if axis in _TELLING and basis.decides:
+                layouts = (*layouts, _EXPANDED)
             if axis.mixed and len(call.tensors) > 1:
                 layouts = (*layouts[:-1], axis.mixed[number % len(axis.mixed)])
             if partly:

@@ -187,6 +187,12 @@ class Basis:
         return any(answer is not None and not answer for answer in answers)
 
     @cached_property
+    def decides(self) -> bool:
+        """True if the result is of truth values, as for ops that compare elements or ask what an element is."""
+        answers = [self.answer(sample.call) for sample in self.bases[:1]]
+        return any(answer and answer[0].dtype == torch.bool for answer in answers)
+
+    @cached_property
     def unique_indices(self) -> bool:
         """True if the op writes to positions given by indices, and the result is undefined if an index occurs twice."""
         return "axes.unique_indices" in self.families

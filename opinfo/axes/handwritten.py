@@ -190,6 +190,12 @@ def _some_rows_empty(basis: Basis, base: Sample, *shape: int) -> Arguments:
     return Arguments((values,), {"dim": -1})
 
 
+def _contained(basis: Basis, base: Sample, *shape: int) -> Arguments:
+    """Returns a call that looks for elements of which the first column is among those looked for, and others are not."""
+    elements = basis.distinct(shape)
+    return Arguments((elements, elements[..., 0].reshape(-1).clone()), {})
+
+
 def _returned_itself(basis: Basis, base: Sample, *shape: int) -> Arguments:
     """Returns a call that converts a tensor to the dtype that it has. The result is the tensor itself."""
     return Arguments((basis.fill(base, 0, shape), basis.kind), {})
@@ -491,6 +497,7 @@ _RECIPES: dict[str, tuple[Make, Sequence[Any]]] = {
     "linalg.matrix_power": (_near_one, ((17, 17), (65, 65), (2, 33, 33), (331, 3, 3), (131, 131))),
     "linalg.matrix_norm": (_any_matrix, _NORMS),
     "linalg.matrix_rank*": (_of_rank, ((7, 5, 5), (2, 3, 4, 4))),
+    "isin": (_contained, ((3, 5), (2, 3, 7))),
     "any": (_some_rows_empty, ((7, 5), (3, 33, 17))),
     "to": (_returned_itself, ((5, 7), (2, 3, 4, 5))),
     "sparse.mm.reduce": (

@@ -38,6 +38,19 @@ class Operands:
         dtype = self.dtypes[self.made % len(self.dtypes)]
         return values.add_(0.1003).reshape(shape).to(dtype)
 
+    def near(self, *shape: int) -> torch.Tensor:
+        """Returns an operand that equals the one before it, of the same shape, in every second element. The others are
+        larger by less than a lower precision shows, so that a comparison in a lower precision has another result."""
+        self.made -= 1
+        values = self.values(shape).reshape(-1)
+        self.made += 1
+        values[::2] *= 1 + 2.0**-13
+        made = self.device.to_device(
+            values.reshape(shape).to(self.dtypes[self.made % len(self.dtypes)])
+        )
+        self.made += 1
+        return made if self.cast is None else made.to(self.cast)
+
     def whole(self, *values: int) -> torch.Tensor:
         """Returns an integer tensor on the device; autocast does not cast integers."""
         return self.device.to_device(torch.tensor(values))
@@ -76,6 +89,10 @@ def _one(t: Operands) -> tuple[Any, ...]:
 
 def _two(t: Operands) -> tuple[Any, ...]:
     return t(6, 6), t(6, 6)
+
+
+def _compared(t: Operands) -> tuple[Any, ...]:
+    return t(6, 6), t.near(6, 6)
 
 
 def _three(t: Operands) -> tuple[Any, ...]:
@@ -237,11 +254,12 @@ ARGUMENTS: Final[dict[str, Arguments]] = {
     ),
     **dict.fromkeys(
         (
-            *("add.Tensor", "div.Tensor", "eq.Tensor", "fmax", "fmin", "logaddexp", "maximum"),
+            *("add.Tensor", "div.Tensor", "fmax", "fmin", "logaddexp", "maximum"),
             *("minimum", "mul.Tensor", "rsub.Tensor", "sub.Tensor"),
         ),
         _two,
     ),
+    **dict.fromkeys(("eq.Tensor", "ge.Tensor", "lt.Tensor", "ne.Tensor"), _compared),
     "avg_pool2d": _image([2, 2]),
     "batch_norm": lambda t: (t(3, 4), t(4), t(4), None, None, True, 0.1, 1e-5, False),
     "clamp": lambda t: (t(6, 6), 0.2, 0.6),

@@ -44,9 +44,9 @@ _TEXT: Final = {
     # In none of the lists: run in the dtype of their operands.
     "unlisted": """
         abs add.Tensor amax asinh atan avg_pool2d batch_norm ceil clamp clone cos div.Tensor dropout elu
-        embedding erf eq.Tensor flip floor fmax fmin gather gelu glu hardsigmoid hardswish hardtanh index_select
-        leaky_relu lerp.Tensor logaddexp max max_pool2d maximum mean min minimum mul.Tensor neg relu roll round
-        rsub.Tensor sigmoid sign silu sin sort sqrt sub.Tensor tanh topk tril trunc var where.self
+        embedding erf eq.Tensor flip floor fmax fmin gather ge.Tensor gelu glu hardsigmoid hardswish hardtanh index_select
+        leaky_relu lerp.Tensor logaddexp lt.Tensor max max_pool2d maximum mean min minimum mul.Tensor ne.Tensor neg relu
+        roll round rsub.Tensor sigmoid sign silu sin sort sqrt sub.Tensor tanh topk tril trunc var where.self
     """,
 }
 #: The ops of each list, by their names in torch.ops.aten.
