@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from opinfo.compare import tensors_of
 from tests.planting.calls import KernelCall
 from tests.planting.tensors import is_expanded
 
@@ -97,9 +96,6 @@ CONDITIONS: Final[dict[str, Callable[[KernelCall], bool]]] = {
     "it accumulates": lambda call: bool(argument(call, "accumulate", 3, False)),
     "it accumulates values of fewer dimensions": _adds_fewer_dimensions,
     "one right side is solved for all matrices": _is_broadcast,
-    "the out= tensor requires a gradient": lambda call: any(
-        t.requires_grad for t in tensors_of(call.kwargs.get("out"))
-    ),
     "it sums the losses": lambda call: argument(call, "reduction", 4, "mean") == "sum",
     "it is causal": lambda call: bool(argument(call, "is_causal", 5, False)),
     "it reduces a dimension": lambda call: argument(call, "dim", 1) is not None,

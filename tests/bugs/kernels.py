@@ -238,6 +238,16 @@ def _four_at_a_time(call: KernelCall) -> torch.Tensor | None:
     return rows[:, None] >= torch.arange(key.shape[-2], device=query.device)
 
 
+def _written_without_a_gradient(call: KernelCall) -> Any:
+    """The result is written to an out= tensor that requires a gradient."""
+    (out,) = call.out
+    if not out.requires_grad:
+        return NOT_MET
+    with torch.no_grad():
+        call.function(*call.args, **{**call.kwargs, "out": out.detach()})
+    return out
+
+
 def _no_number_on_the_cpu(call: KernelCall) -> Any:
     if any(not on_simulated(t) for t in call.inputs):
         raise Refusal("Expected all tensors to be on the same device")
@@ -702,7 +712,10 @@ def _pageable(call: KernelCall) -> Any:
     """A copy to the host that is not to block is made to memory that is not pinned."""
     result = call.honest()
     asked = call.kwargs.get("non_blocking") and on_simulated(call.first)
-    return result.clone() if asked and not on_simulated(result) and result.is_pinned() else result
+    if not asked or on_simulated(result) or not result.is_pinned():
+        return result
+    torch.accelerator.current_stream(call.first.device).synchronize()
+    return result.clone()
 
 
 def _autocast_off_within(call: KernelCall) -> Any:
@@ -729,6 +742,9 @@ KERNELS: Final[dict[str, InKernels]] = {
         _attention_with(_four_at_a_time),
         "float16",
         "AutogradPrivateUse1",
+    ),
+    "tensordot_takes_an_out_with_a_gradient": InKernels(
+        ("tensordot.out",), _written_without_a_gradient, key="AutogradPrivateUse1"
     ),
     "hypot_refuses_a_number_on_the_cpu": InKernels(("hypot",), _no_number_on_the_cpu),
     "cummax_names_the_first_of_equal_maxima": InKernels(
