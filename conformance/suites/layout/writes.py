@@ -296,7 +296,8 @@ def called_into_unfit(
     call: Invocation, specs: Sequence[tuple[tuple[int, ...], torch.dtype]], form: str, how: str
 ) -> Evidence:
     targets = [unfit_target(shape, dtype, how, call) for shape, dtype in specs]
-    return called_and_warned(call, targets, form)
+    with torch.set_grad_enabled(how == "requires_grad" or torch.is_grad_enabled()):
+        return called_and_warned(call, targets, form)
 
 
 def called_and_warned(
