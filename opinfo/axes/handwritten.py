@@ -303,13 +303,9 @@ def _for_all_matrices(
     basis: Basis, base: Sample, matrices: int, size: int, right: Shape
 ) -> Arguments:
     """Returns a call that solves the same right-hand side for each of several matrices."""
-    matrix = _dominant(basis, base, (matrices, size, size)).tril()
-    made = {0: matrix, 1: basis.fill(base, 1, right)}
-    if basis.subject.id == "cholesky_solve":  # the factor comes last
-        made = {0: basis.fill(base, 0, right), 1: matrix}
-    call = basis.rebuilt(base, made)
-    rest = {name: value for name, value in call.kwargs.items() if name != "left"}
-    return Arguments(call.args, {**rest, **({"upper": False} if "upper" in rest else {})})
+    matrix = _dominant(basis, base, (matrices, size, size))
+    call = basis.rebuilt(base, {0: matrix, 1: basis.fill(base, 1, right)})
+    return Arguments(call.args, {n: value for n, value in call.kwargs.items() if n != "left"})
 
 
 def _inverted(basis: Basis, base: Sample, first: Shape, last: Shape) -> Arguments:
@@ -535,8 +531,6 @@ _RECIPES: dict[str, tuple[Make, Sequence[Any]]] = {
 _FIRST_RECIPES: dict[str, tuple[Make, Sequence[Any]]] = {
     "linalg.solve": (_for_all_matrices, ((3, 5, (5, 2)), (2, 7, (7,)))),
     "linalg.solve_ex": (_for_all_matrices, ((3, 5, (5, 2)),)),
-    "linalg.solve_triangular": (_for_all_matrices, ((3, 5, (5, 2)),)),
-    "cholesky_solve": (_for_all_matrices, ((3, 5, (5, 2)),)),
     "nn.functional.layer_norm": (_like_matrices, ((65_551, 1, 3),)),
 }
 

@@ -222,9 +222,10 @@ def _attention_with(change: Callable[[KernelCall], torch.Tensor | None]) -> Effe
         mask = change(call)
         if mask is None:
             return NOT_MET
-        rest = {n: call.values[n] for n in ("dropout_p", "scale", "enable_gqa")}
+        rest: dict[str, Any] = {n: call.values[n] for n in ("dropout_p", "scale", "enable_gqa")}
         attend = torch.nn.functional.scaled_dot_product_attention
-        return attend(*call.args[:3], attn_mask=mask, is_causal=False, **rest)
+        query, key, value = call.args[:3]
+        return attend(query, key, value, attn_mask=mask, **rest)
 
     return effect
 
