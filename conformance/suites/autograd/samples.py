@@ -125,7 +125,9 @@ def _of_other_modes(samples: Sequence[Sample], found: Sequence[Sample]) -> list[
     pytorch/xla#3361)."""
     seen = {mode for each in found for mode in _modes(each)}
     added: list[Sample] = []
-    for sample in sorted(samples, key=lambda each: (each.numel, each.index)):
+    # A device need not have sparse tensors, which sparse=True gives as gradients.
+    dense = [each for each in samples if not each.call.kwargs.get("sparse")]
+    for sample in sorted(dense, key=lambda each: (each.numel, each.index)):
         if len(added) < _MODES and any(t.dim() for t in sample.tensors) and _modes(sample) - seen:
             added.append(sample)
             seen |= _modes(sample)
