@@ -170,7 +170,7 @@ def has_points(op: str) -> bool:
 
 
 POINTS = Axis(
-    number=29,
+    number=25,
     name="points",
     finds="A kernel, or the formula of a gradient, that is wrong at single values: it divides by a norm, a distance or a product that is zero, orders NaN by an option, or repeats a value that an index names several times.",
     bugs=("pytorch/pytorch#37154", "pytorch/pytorch#94348"),
