@@ -24,6 +24,7 @@ from opinfo.axes.matrices import GROWN
 from opinfo.axes.middle import MIDDLE
 from opinfo.axes.opposites import OPPOSITE
 from opinfo.axes.options import OPTIONS
+from opinfo.axes.points import POINTS
 from opinfo.axes.shapes import EMPTY, EQUAL, EXTENT, LONG, RANK, SIZE
 from opinfo.axes.single_elements import SINGLE
 from opinfo.axes.values import ALIKE, INDICES, INTEGERS, SIGNS, SPECIAL, TIES
@@ -36,7 +37,7 @@ from opinfo.subject import Subject
 AXES = (
     *(RANK, SIZE, EXTENT, SPECIAL, INTEGERS, INDICES, ENDS, OPERANDS),
     *(EMPTY, TIES, REFUSED, LONG, EQUAL, SIGNS, GROWN, DRAWN),
-    *(COUNTS, ALIKE, WRITTEN, DEFAULTS, GAPS, OPTIONS, BOUNDS, MIDDLE),
+    *(COUNTS, ALIKE, WRITTEN, DEFAULTS, GAPS, OPTIONS, BOUNDS, MIDDLE, POINTS),
 )
 
 #: Axes that plans leave out, because a plan has hundreds of ops. Only single kernels are judged on their samples.

@@ -117,7 +117,7 @@ def _is_product(basis: Basis) -> bool:
 
 
 OPPOSITE = Axis(
-    number=25,
+    number=29,
     name="opposite zeros",
     finds="A product that skips the zeros of one operand, and so loses NaN and infinities that are opposite them in the other operand, or that multiplies an operand by 0 that ``beta=0`` says to ignore.",
     bugs=("tenstorrent/tt-metal#22517", "pytorch/pytorch#187521"),

@@ -111,6 +111,23 @@ def test_hooks_that_run_twice_are_noticed(monkeypatch: pytest.MonkeyPatch) -> No
     assert tried(CLAUSE, "hooks_in_order").failure is not None
 
 
+def test_a_hook_that_runs_twice_where_a_gradient_is_there_already_is_noticed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    original = torch.Tensor.register_hook
+
+    def twice(x: torch.Tensor, hook: Any) -> Any:
+        def call(grad: torch.Tensor) -> Any:
+            given = hook(grad)
+            return given if not x.is_leaf or x.grad is None else hook(given)
+
+        return original(x, call)
+
+    monkeypatch.setattr(torch.Tensor, "register_hook", twice)
+    assert tried(CLAUSE, "hooks_in_order").failure is None
+    assert tried(CLAUSE, "hook_of_a_leaf").failure is not None
+
+
 def test_hooks_that_are_never_removed_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.utils.hooks.RemovableHandle, "remove", lambda handle: None)
     for name in ("hooks_in_order", "hook_of_several", "hook_of_any"):

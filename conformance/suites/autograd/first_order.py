@@ -25,6 +25,7 @@ from conformance.suites.autograd.samples import (
     of_a_mode,
 )
 from opinfo.axes.bounds import BOUNDS
+from opinfo.axes.points import POINTS
 from opinfo.axes.shapes import EXTENT, LONG, SIZE, has_pixels
 from opinfo.layouts import RECORDED, covering_set, parse_layout
 from opinfo.samples import Sample, Traits
@@ -68,6 +69,7 @@ _FEW_OF = {
     EXTENT.name: Few((PLAIN, "transposed"), ("transposed",)),
     SIZE.name: Few((PLAIN, "transposed"), ("transposed",)),
     BOUNDS.name: Few((PLAIN, "transposed")),
+    POINTS.name: Few((PLAIN, "transposed")),
 }
 
 

@@ -38,6 +38,7 @@ from conformance.suites.autograd.gradients import (
     pushed_through_backward,
 )
 from conformance.suites.autograd.samples import SUM, Known, chosen, is_long, known_of
+from opinfo.axes.points import POINTS
 from opinfo.compare import SUM_ROUNDINGS, Wrong, tensor_difference
 from opinfo.reference import significant
 from opinfo.samples import Sample, Traits
@@ -86,7 +87,8 @@ def laid_out_samples(
     taken from ``among``; None: from the samples of autograd.first."""
     found = chosen(ctx) if among is None else among
     given = [each for each in found if all(t.numel() for t in each.tensors)]
-    given = [each for each in given if not is_long(each)][:samples]
+    # At the values of the axis of points, higher derivatives are not defined.
+    given = [each for each in given if not is_long(each) and each.axis != POINTS.name][:samples]
     for number, sample in enumerate(given):
         known = known_of(ctx, sample)
         if not known.places:

@@ -35,6 +35,7 @@ from conformance.suites.autograd.gradients import (
 from opinfo.axes.axis_context import MOST
 from opinfo.axes.bounds import BOUNDS
 from opinfo.axes.handwritten import WRITTEN
+from opinfo.axes.points import POINTS
 from opinfo.axes.shapes import EQUAL, EXTENT, LONG, RANK, SIZE, has_pixels
 from opinfo.axes.values import INDICES
 from opinfo.compare import tensors_of
@@ -49,6 +50,9 @@ _AXES = {
     **{RANK.name: 2, EQUAL.name: 1, EXTENT.name: 2, SIZE.name: 1, LONG.name: 2},
     **{INDICES.name: 1, BOUNDS.name: 1, WRITTEN.name: 1},
 }
+
+#: The most samples of the axis of points. None of them comes first.
+_POINTS = 4
 
 _INDICES = (torch.int32, torch.int64)
 #: Backward kernels take another path for more indices than one block of threads has (embedding, in ATen and torch-xpu-ops).
@@ -100,6 +104,9 @@ def chosen(ctx: OpContext) -> list[Sample]:
     modes = _of_other_modes(upstream, found)
     ctx.kept["gradients of modes"] = frozenset(each.index for each in modes)
     found += modes
+    if "gradients.not_smooth" not in ctx.traits.families:
+        points = (each for each in samples if each.axis == POINTS.name and _usable(ctx, each))
+        found += islice(points, _POINTS)
     for whole in (True, False) if _NOT_OF_NOTHING not in ctx.traits.families else ():
         empty = (each for each in samples if each not in found and _is_empty(ctx, each, whole))
         found += islice(empty, 1)

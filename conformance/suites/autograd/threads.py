@@ -505,6 +505,25 @@ def hooks_in_order(context: CaseContext) -> None:
     whole(context, x.grad, 5.0, "the gradient after removing the hooks is wrong")
 
 
+@cases("autograd.threads")
+def hook_of_a_leaf(context: CaseContext) -> None:
+    """Register a hook on a leaf and run backward three times without a reset of its gradient: the hook must run once in
+    each backward, and receive the gradient of this backward alone. What the hook returns must be added to the gradient."""
+    x = leaf(context)
+    received: list[torch.Tensor] = []
+
+    def doubled(grad: torch.Tensor) -> torch.Tensor:
+        received.append(grad.clone())
+        return grad * 2
+
+    x.register_hook(doubled)
+    for times in (1, 2, 3):
+        _backward(x * 5 + x * 2)
+        context.same(len(received), times, "the number of calls of the hook is wrong", Kind.COUNT)
+        whole(context, received[-1], 7.0, "the gradient that the hook received is wrong")
+        whole(context, x.grad, 14.0 * times, "the sum of the gradients is wrong")
+
+
 @cases("autograd.threads", over={"hook_of_several": ("all",), "hook_of_any": ("any",)})
 def multi_grad(context: CaseContext, mode: str) -> None:
     """Register a hook by register_multi_grad_hook: it must run once in each backward. With mode "all" it must receive

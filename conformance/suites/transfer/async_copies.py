@@ -279,6 +279,59 @@ def to_without_waiting(context: CaseContext) -> None:
     context.equal(back, _numbers(3), "a round trip through the device gave wrong values")
 
 
+#: Views of a matrix of 6 x 8 elements that are not contiguous. Copies into the last one would write elements twice.
+_VIEWS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "a transposed view": lambda x: x.t(),
+    "a view of every other column": lambda x: x[:, 1::2],
+    "a view of some rows and columns": lambda x: x[1:5, 2:7],
+    "a view of every other row": lambda x: x[::2],
+    "an expanded view": lambda x: x[2:3].expand(4, 8),
+}
+
+
+@cases("transfer.non_blocking")
+def strided(context: CaseContext) -> None:
+    """copy_(non_blocking=True) and to(non_blocking=True) between host and device give the right values if the source or
+    the destination is a view that is not contiguous, and if the dtype changes as well."""
+    pinned = context.has("pinned_memory")
+
+    def on_host(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+        return torch.zeros(shape, dtype=dtype, pin_memory=pinned)
+
+    numbers = torch.arange(1.0, 49).reshape(6, 8)
+    host = numbers.pin_memory() if pinned else numbers.clone()
+    there = numbers.to(context.device)
+    for name, view in _VIEWS.items():
+        for dtype in (torch.float32, torch.int64):
+            if str(dtype).removeprefix("torch.") not in context.descriptor.dtypes:
+                continue
+            want = view(numbers).to(dtype).contiguous()
+            shape, device = tuple(want.shape), context.device
+            arrived = torch.zeros(shape, dtype=dtype, device=device)
+            returned = on_host(shape, dtype)
+            arrived.copy_(view(host), non_blocking=True)
+            returned.copy_(view(there), non_blocking=True)
+            moved = view(host).to(device, dtype, non_blocking=True)
+            back = view(there).to("cpu", dtype, non_blocking=True)
+            context.settle()
+            change = f"of {name} of torch.float32 to {dtype}"
+            for got, way in ((arrived, "device"), (returned, "host"), (moved, "device"), (back, "host")):  # fmt: skip
+                context.equal(got, want, f"a non-blocking copy {change} on the {way} is wrong")
+            if 0 in view(numbers).stride():
+                continue
+            dense, over = want.to(torch.float32), torch.zeros(6, 8, dtype=dtype, device=device)
+            from_host = dense.pin_memory() if pinned else dense.clone()
+            from_there, under = dense.to(device), on_host((6, 8), dtype)
+            view(over).copy_(from_host, non_blocking=True)
+            view(under).copy_(from_there, non_blocking=True)
+            context.settle()
+            around = torch.zeros(6, 8, dtype=dtype)
+            view(around).copy_(want)
+            for got, way in ((over, "device"), (under, "host")):
+                text = f"a non-blocking copy into {name} of {dtype} on the {way} is wrong"
+                context.equal(got, around, text)
+
+
 _BLOCK = 3000  # number of elements of each pinned block
 _OTHERS = 4  # number of blocks that are allocated after one was freed
 
