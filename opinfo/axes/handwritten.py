@@ -39,10 +39,11 @@ def _written(basis: Basis) -> Variations:
 def recipes(op: str) -> Iterator[tuple[Make, Sequence[Any]]]:
     """Yields a pair for each handwritten recipe of an op: the function that makes a call, and the sizes with which to
     call that function."""
-    for pattern, (make, sizes) in _RECIPES.items():
-        if fnmatchcase(op, pattern):
-            yield from ((make, each) for each in sizes)
-            return
+    for table in (_AT_ZERO, _RECIPES):
+        for pattern, (make, sizes) in table.items():
+            if fnmatchcase(op, pattern):
+                yield from ((make, each) for each in sizes)
+                break
 
 
 def _by_arguments(basis: Basis) -> list[Sample]:
@@ -198,6 +199,51 @@ def _several_in_a_row(
         sparse = values.to(basis.kind).to_sparse_csr()
     numbers = basis.choice(9, (inner, columns)).to(basis.kind) - 4
     return Arguments((sparse, numbers, reduce), {})
+
+
+def _averaged(basis: Basis, base: Sample, shape: Shape, padding: int) -> Arguments:
+    """Returns a call of average pooling that rounds the size of its result up, so that the last windows reach past the padding,
+    and that counts the padding. Only the part of a window within the padding is counted."""
+    args = (basis.fill(base, 0, shape), 3, 2, padding)
+    return Arguments(args, {"ceil_mode": True, "count_include_pad": True})
+
+
+def _rolled(basis: Basis, base: Sample, shifts: Shape, dims: Shape, *shape: int) -> Arguments:
+    """Returns a call that shifts by more elements than a dimension has, to the left and to the right. The database has such
+    a shift to the right only."""
+    return Arguments((basis.fill(base, 0, shape), shifts, dims), {})
+
+
+def _put(
+    basis: Basis, base: Sample, shape: Shape, indices: Sequence[Shape], values: Shape
+) -> Arguments:
+    """Returns a call that adds values at indices that repeat and broadcast against each other, and values that broadcast
+    against what the indices name. The database has one vector of indices, and as many values."""
+    places = [basis.choice(n, each) for n, each in zip(shape, indices)]
+    given = [each - n * (each % 2) for n, each in zip(shape, places)]  # some count from the end
+    added = basis.fill(base, len(base.tensors) - 1, values)
+    return Arguments((basis.fill(base, 0, shape), tuple(given), added), {"accumulate": True})
+
+
+def _looked_up(basis: Basis, base: Sample, padding: int, rows: int, *shape: int) -> Arguments:
+    """Returns a call of embedding with a row for padding, some of whose indices are that row. The database pads with row 0
+    only where the gradient is sparse."""
+    indices = basis.choice(rows, shape)
+    indices.view(-1)[::3] = padding % rows
+    return Arguments((basis.fill(base, 0, (rows, 5)), indices), {"padding_idx": padding})
+
+
+def _some_rows_equal(
+    basis: Basis, base: Sample, p: float, first: Shape, second: Shape | None = None
+) -> Arguments:
+    """Returns a call with distances of which some are zero, because both operands (or one operand twice) have a row."""
+    one = basis.fill(base, 0, first)
+    if second is None:
+        one[1::2] = one[::2][: len(one[1::2])]
+        return Arguments((one, p), {})
+    other = basis.fill(base, 1, second)
+    other[::2] = one[: len(other[::2])]
+    return Arguments((one, other, p), {})
 
 
 def _sliced(basis: Basis, base: Sample, *index: slice) -> Arguments:
@@ -397,6 +443,12 @@ _TRANSPOSED_2D: Sequence[tuple[Shape, Shape, int, dict[str, Any]]] = (
     ((1, 16, 7, 7), (16, 32, 2, 2), 32, {"stride": 2}),
 )
 
+#: Distances of which some are zero, where a gradient that divides by the distance is NaN. These calls come first, because
+#: gradients take only one handwritten call.
+_AT_ZERO: dict[str, tuple[Make, Sequence[Any]]] = {
+    "nn.functional.pdist": (_some_rows_equal, ((2.0, (9, 3)),)),
+    "cdist": (_some_rows_equal, ((2.0, (9, 3), (7, 3)),)),
+}
 #: By op (with wildcards): the function that makes a call, and the sizes to make calls with.
 _RECIPES: dict[str, tuple[Make, Sequence[Any]]] = {
     "*native_batch_norm*": (_normalised, _BATCH_NORMS),
@@ -432,6 +484,30 @@ _RECIPES: dict[str, tuple[Make, Sequence[Any]]] = {
         ((37, 3, 5, 7), (300, 1, 33, 17), (17, 331, 3, 2), (9, 2, 1030, 3), (19, 17, 9, 1)),
     ),
     "nn.functional.multilabel_margin_loss": (_labelled, ((3, 1031), (331, 4), (17, 17), (1, 300))),
+    "nn.functional.avg_pool1d": (_averaged, (((2, 3, 8), 0), ((2, 3, 8), 1))),
+    "nn.functional.avg_pool2d": (_averaged, (((2, 3, 8, 6), 0), ((2, 3, 8, 4), 1))),
+    "nn.functional.avg_pool3d": (_averaged, (((2, 3, 8, 6, 4), 0), ((1, 3, 4, 8, 6), 1))),
+    "roll": (
+        _rolled,
+        (
+            ((-7,), (1,), 3, 4, 5),
+            ((9, -11), (0, 2), 3, 4, 5),
+            ((-67,), (), 3, 4, 5),
+            ((-29,), (0,), 13),
+        ),
+    ),
+    "index_put": (
+        _put,
+        (
+            *(((7, 5), ((9,),), ()), ((7, 5), ((9,),), (1, 5)), ((7, 5), ((4, 1), (3,)), (4, 3))),
+            *(
+                ((7, 5), ((4, 1), (3,)), (3,)),
+                ((3, 4, 5), ((6,), (6,)), (5,)),
+                ((331, 3), ((1031,),), (1,)),
+            ),
+        ),
+    ),
+    "nn.functional.embedding": (_looked_up, ((0, 7, 2, 9), (-1, 7, 17))),
     "nn.functional.pdist": (_between, (((65, 3),), ((300, 2),), ((3, 1031),), ((17, 17),))),
     "cdist": (
         _between,
