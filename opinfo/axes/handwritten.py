@@ -215,6 +215,28 @@ def _several_in_a_row(
     return Arguments((sparse, numbers, reduce), {})
 
 
+def _rolled(basis: Basis, base: Sample, shifts: Shape, dims: Shape, *shape: int) -> Arguments:
+    """Returns a call that shifts by more elements than a dimension has, to the left and to the right. The database has such
+    a shift to the right only."""
+    return Arguments((basis.fill(base, 0, shape), shifts, dims), {})
+
+
+def _looked_up(basis: Basis, base: Sample, padding: int, rows: int, *shape: int) -> Arguments:
+    """Returns a call of embedding with a row for padding, some of whose indices are that row. The database pads with row 0
+    only where the gradient is sparse."""
+    indices = basis.choice(rows, shape)
+    indices.view(-1)[::3] = padding % rows
+    return Arguments((basis.fill(base, 0, (rows, 5)), indices), {"padding_idx": padding})
+
+
+def _some_rows_equal(basis: Basis, base: Sample, *shape: int) -> Arguments:
+    """Returns a call of pdist in which every second row equals the row before it: a gradient that divides by the distance
+    is NaN."""
+    rows = basis.fill(base, 0, shape)
+    rows[1::2] = rows[::2][: len(rows[1::2])]
+    return Arguments((rows, 2.0), {})
+
+
 def _sliced(basis: Basis, base: Sample, *index: slice) -> Arguments:
     """Returns a call with a slice of each of three dimensions."""
     return Arguments((basis.fill(base, 0, (5, 7, 6)), index), {})
@@ -456,6 +478,16 @@ _RECIPES: dict[str, tuple[Make, Sequence[Any]]] = {
         ((37, 3, 5, 7), (300, 1, 33, 17), (17, 331, 3, 2), (9, 2, 1030, 3), (19, 17, 9, 1)),
     ),
     "nn.functional.multilabel_margin_loss": (_labelled, ((3, 1031), (331, 4), (17, 17), (1, 300))),
+    "roll": (
+        _rolled,
+        (
+            ((-7,), (1,), 3, 4, 5),
+            ((9, -11), (0, 2), 3, 4, 5),
+            ((-67,), (), 3, 4, 5),
+            ((-29,), (0,), 13),
+        ),
+    ),
+    "nn.functional.embedding": (_looked_up, ((0, 7, 2, 9), (-1, 7, 17))),
     "nn.functional.pdist": (_between, (((65, 3),), ((300, 2),), ((3, 1031),), ((17, 17),))),
     "cdist": (
         _between,
@@ -526,12 +558,13 @@ _RECIPES: dict[str, tuple[Make, Sequence[Any]]] = {
 }
 
 #: The same for calls that come before those of ``_RECIPES``, so that their gradients are checked too: several matrices with
-#: one right-hand side for all of them (pytorch/pytorch#189134), and very many rows that are normalised over two dimensions
-#: (intel/torch-xpu-ops#5235).
+#: one right-hand side for all of them (pytorch/pytorch#189134), very many rows that are normalised over two dimensions
+#: (intel/torch-xpu-ops#5235), and distances that are zero.
 _FIRST_RECIPES: dict[str, tuple[Make, Sequence[Any]]] = {
     "linalg.solve": (_for_all_matrices, ((3, 5, (5, 2)), (2, 7, (7,)))),
     "linalg.solve_ex": (_for_all_matrices, ((3, 5, (5, 2)),)),
     "nn.functional.layer_norm": (_like_matrices, ((65_551, 1, 3),)),
+    "nn.functional.pdist": (_some_rows_equal, ((9, 3),)),
 }
 
 #: Functions whose ops return elements unchanged. The check for steady results does not apply to them.

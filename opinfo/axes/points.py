@@ -125,12 +125,13 @@ def _numbered(basis: Basis, base: Sample) -> Iterator[Arguments]:
 
 
 def _accumulated(basis: Basis, base: Sample) -> Iterator[Arguments]:
-    """Values of fewer elements than there are indices are added where indices occur several times."""
+    """Values of fewer elements than there are indices are added where indices occur several times. Some indices count from the
+    end."""
     index = torch.tensor([1, 4, 1, 0, 6, 1, 4])
     others = torch.tensor([3, 0, 3, 2, 2, 3, 0])
     for indices, shape in (
         ((index,), (1,)), ((index,), ()), ((index,), (5,)), ((index,), (7, 1)),
-        ((index, others), (1,)), ((index[:3, None], others[:4]), (4,)),
+        ((index, others - 5), (1,)), ((index[:3, None] - 7, others[:4]), (4,)),
     ):  # fmt: skip
         call = basis.fill(base, 0, (7, 5)), indices, basis.fill(base, 0, shape)
         yield Arguments(call, {"accumulate": True})

@@ -551,19 +551,43 @@ INDICES = Axis(
 
 def _ties(basis: Basis) -> Variations:
     stable = [s for s in basis.drawn if s.call.kwargs.get("stable") is True]
+    made: list[tuple[Sample, Arguments]] = []
     for base in [s for s in stable if s.numel > 2] or basis.bases:
         shape = max(base.tensors[0].shape, (9, 7), key=math.prod)
         few = basis.choice(2 if basis.dtype == "bool" else 3, shape).to(basis.kind)
         if (call := basis.accepted(basis.rebuilt(base, {0: few}))) is not None:
+            made.append((base, call))
             yield base, call
+        if len(made) == 2:
+            break
+    yield from islice(_ties_far_apart(basis, made), 1)
+
+
+#: Longer than the rows that libraries sort or reduce in one block, with some elements left over.
+_LONG_ROW = 4099
+
+
+def _ties_far_apart(basis: Basis, made: Sequence[tuple[Sample, Arguments]]) -> Variations:
+    """Yields calls like those with ties whose rows are so long that equal elements are in several blocks of a kernel."""
+    for base, call in made:
+        given = [value for value in call.args[1:] if type(value) is int]
+        dim = call.kwargs.get("dim", given[0] if given else None)
+        shape = [2] * call.tensors[0].dim()
+        if dim is None or not shape:
+            shape = [_LONG_ROW]
+        else:
+            shape[dim] = _LONG_ROW
+        few = basis.choice(2 if basis.dtype == "bool" else 3, shape).to(basis.kind)
+        if (long := basis.accepted(basis.rebuilt(base, {0: few}))) is not None:
+            yield base, long
 
 
 TIES = Axis(
     number=10,
     name="ties",
-    finds="A kernel that does not return the index of the first of several equal elements, although the documentation promises that index.",
+    finds="A kernel that does not return the index of the first of several equal elements, although the documentation promises that index, also where equal elements are in different blocks of a long row.",
     bugs=("pytorch/pytorch#93630", "pytorch/pytorch#41781"),
-    budget=2,
+    budget=3,
     layouts=("contiguous", "transposed+step_outer+offset"),
     applies=lambda basis: "axes.ties" in basis.families,
     vary=_ties,

@@ -35,8 +35,24 @@ def listed(context: CaseContext, op: str, policy: str) -> None:
     judge = _JUDGES[policy]
     for lower in offered_dtypes(context):
         judge(context, op, lower)
+        _off(context, op, lower)
         if "float64" in context.descriptor.dtypes and policy != "refused":
             _wide(context, op, lower)
+
+
+def _off(context: CaseContext, op: str, lower: torch.dtype) -> None:
+    """Check that the op runs as without autocast in a disabled region inside of an enabled one, and after both."""
+    plain = call_under_autocast(context.opened, op, [FLOAT32], None)
+    with torch.autocast(context.kind, lower):
+        inside = call_under_autocast(context.opened, op, [FLOAT32], None)
+    after = call_under_autocast(context.opened, op, [FLOAT32], None)
+    for answer, where in ((inside, "in a disabled region inside of"), (after, "after")):
+        context.same(
+            answer.description,
+            plain.description,
+            f"{op} of float32: the result dtypes or the exception {where} an autocast region of {lower} differ from "
+            "those without autocast",
+        )
 
 
 def _wide(context: CaseContext, op: str, lower: torch.dtype) -> None:

@@ -624,6 +624,38 @@ def module(context: CaseContext, name: str) -> None:
 
 @cases(
     "autocast.lists",
+    over={"batch_norm_training": (True,), "batch_norm_evaluation": (False,)},
+)
+def batch_norm(context: CaseContext, training: bool) -> None:
+    """Run BatchNorm2d, whose parameters and statistics are in float32, under autocast on an input of lower precision, as
+    behind a convolution: the result and the statistics must be close to those of a float32 input. Because torch's lists do
+    not name batch_norm, the result has the dtype of the input."""
+    listed = any("batch_norm" in own.ops for own in context.descriptor.autocast)
+    for lower in offered_dtypes(context):
+        found = []
+        for dtype in (lower, FLOAT32):
+            net: Any = _initialised(context, torch.nn.BatchNorm2d(4)).train(training)
+            with torch.no_grad():
+                net.running_mean.copy_(_operand(context, 4))
+                net.running_var.copy_(_operand(context, 4, first=3))
+            x = _operand(context, 2, 4, 5, 3).to(lower).to(dtype)
+            with torch.autocast(context.kind, lower, enabled=dtype == lower):
+                made = net(x)
+            found.append((made, net.running_mean, net.running_var))
+            if not listed:
+                text = "the result of batch_norm does not have the dtype of its input"
+                context.same(made.dtype, dtype, text, kind=Kind.DTYPE)
+            kept = [net.running_mean.dtype, net.running_var.dtype]
+            text = "batch_norm changed the dtype of its statistics"
+            context.same(kept, [FLOAT32, FLOAT32], text, kind=Kind.DTYPE)
+        names = "result", "running mean", "running variance"
+        for name, mine, theirs in zip(names, *found, strict=True):
+            text = f"the {name} of batch_norm is not close to that of a float32 input"
+            assert_close_in(context, lower, mine, theirs, text)
+
+
+@cases(
+    "autocast.lists",
     over={
         f"attention_{'training' if training else 'evaluation'}_{'with' if weights else 'without'}_weights": (
             training,

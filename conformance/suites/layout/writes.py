@@ -35,6 +35,7 @@ from conformance.checks.ops.evidence import (
     collect_evidence,
     target_after,
 )
+from opinfo.axes.shapes import EQUAL
 from opinfo.axes.values import SPECIAL
 from opinfo.compare import Wrong, fits_in, outputs_of, raised, tensors_of
 from opinfo.guarded import Guarded, identity
@@ -99,12 +100,15 @@ def out_kept(ctx: OpContext) -> None:
     judges = {OUT_KEPT: judge_kept, BOUNDS: judge_target_bounds}
     shared = any(sample.axis for sample in ctx.common)  # samples with an axis get all targets
     with ctx.running(*judges):
-        for number, sample in enumerate(ctx.common):
+        common = ctx.common
+        for number, sample in enumerate((*common, *_squares(ctx))):
             plain = Reference(ctx, ctx.laid_contiguous(sample))
             wanted, strided = wanted_outputs(plain), None
             seen: set[tuple[Geometry, ...]] = set()
             targets = [each for each in ctx.targets if ctx.device.takes(each.id)]
-            if shared and not sample.axis:
+            if number >= len(common):
+                targets = [each for each in targets if each.id == _OF_SQUARES]
+            elif shared and not sample.axis:
                 targets = targets[number % _TURNS :: _TURNS]
             for layout in targets if wanted is not None else ():
                 geometries = tuple(layout.geometry(t.shape) for t in wanted or ())
@@ -120,6 +124,33 @@ def out_kept(ctx: OpContext) -> None:
                     judges, called_into_guarded, given, reference, layout=name, check="target"
                 )
             ctx.release(sample)
+
+
+#: Layouts in which ``self`` and the other operands have different strides.
+_APART = ("transposed/contiguous", "contiguous/transposed")
+#: The layout of an ``out=`` tensor for a sample of square matrices.
+_OF_SQUARES = "transposed"
+
+
+def _squares(ctx: OpContext) -> Iterator[Sample]:
+    """Yield the smallest sample whose tensors are all square matrices of one size, if there is one. A kernel that takes a
+    matrix for its transpose only where sizes are equal writes to the right memory, and the wrong elements."""
+    sides = {
+        sample.tensors[0].shape[0]: sample
+        for sample in ctx.samples
+        if sample.axis == EQUAL.name and _is_square(sample)
+    }
+    if (
+        sides and sides[min(sides)].reads_only
+    ):  # others are among the samples that every check takes
+        yield replace(sides[min(sides)], layouts=_APART)
+
+
+def _is_square(sample: Sample) -> bool:
+    shapes = {tuple(each.shape) for each in sample.tensors}
+    return len(shapes) == 1 and all(
+        len(shape) == 2 and 1 < shape[0] == shape[1] for shape in shapes
+    )
 
 
 def _of_strided(ctx: OpContext, sample: Sample) -> Reference | None:
@@ -393,7 +424,8 @@ def in_place(ctx: OpContext) -> None:
         return
     judges = {BOUNDS: judge_self_bounds, IN_PLACE: judge_in_place}
     with ctx.running(IN_PLACE, BOUNDS):
-        for sample in ctx.common:
+        squares = [s for s in _squares(ctx) if len(s.tensors) > 1]
+        for sample in (*ctx.common, *squares):
             for laid in ctx.laid_out(sample):
                 target = laid.inputs[0] if laid.inputs else None
                 if not isinstance(target, Guarded) or target.geometry.expanded is not None:

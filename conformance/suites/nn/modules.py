@@ -667,9 +667,11 @@ def embeddings(context: CaseContext, kind: str) -> None:
     drawn = seeded(context, "")
     indices = torch.randint(0, 9, (14,), generator=drawn)
     indices[3] = indices[7] = 2
+    indices[5] = indices[10] = 0
     ways: list[tuple[dict[str, Any], tuple[torch.Tensor, ...]]] = [
         ({"padding_idx": 2}, (indices.view(2, 7),)),
         ({"padding_idx": 2, "scale_grad_by_freq": True}, (indices,)),
+        ({"padding_idx": 0}, (indices.view(7, 2),)),
         ({}, (indices.flip(0),)),
     ]
     if kind == "EmbeddingBag":
@@ -678,7 +680,7 @@ def embeddings(context: CaseContext, kind: str) -> None:
         ways = [
             ({"mode": mode, **more}, (indices, ended if "include_last_offset" in more else offsets))
             for mode in ("sum", "mean", "max")
-            for more in ({}, {"padding_idx": 2}, {"include_last_offset": True})
+            for more in ({}, {"padding_idx": 2}, {"padding_idx": 0}, {"include_last_offset": True})
         ]
         ways.append(({"mode": "sum"}, (indices, offsets, torch.rand(14, generator=drawn))))
     for options, inputs in ways:

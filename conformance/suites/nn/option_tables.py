@@ -310,7 +310,7 @@ MODULES: dict[str, OptionTable] = {
     "Embedding": OptionTable(
         "Embedding",
         {
-            "padding_idx": (None, 2, -3),
+            "padding_idx": (None, 2, -3, 0),
             "scale_grad_by_freq": NO_YES,
             "dtype": (torch.int64, torch.int32),
             "shape": ((14,), (2, 7), (7, 1, 2)),
@@ -322,7 +322,7 @@ MODULES: dict[str, OptionTable] = {
         "EmbeddingBag",
         {
             "mode": ("sum", "mean", "max"),
-            "padding_idx": (None, 2, -3),
+            "padding_idx": (None, 2, -3, 0),
             "include_last_offset": NO_YES,
             "scale_grad_by_freq": NO_YES,
             "weights": NO_YES,

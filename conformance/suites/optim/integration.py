@@ -22,6 +22,7 @@ from conformance.suites.optim.parameters import (
     Placed,
     Reference,
     give_gradients,
+    given,
     gradients,
     judge,
     must_be_taken,
@@ -31,7 +32,7 @@ from conformance.suites.optim.parameters import (
     start,
     step_once,
 )
-from conformance.suites.optim.steps import FIXED, MORE, WAYS, parameters_of
+from conformance.suites.optim.steps import FIXED, MORE, TAKE_TENSORS, WAYS, parameters_of
 from devices.failure import Kind
 from opinfo.compare import replace_tensors
 
@@ -311,29 +312,44 @@ GROUPS = (Parameter((7, 5)), Parameter((4,)), Parameter((3, 3)), Parameter((2, 9
 @cases(
     "optim.steps",
     over={
-        f"{name}_{way}_groups": (name, way)
+        f"{name}_{way}_groups": (name, way, False)
         for name in ("SGD", "Adam", "AdamW")
         for way in WAYS[name]
         if way != "single"
     },
 )
-def groups(context: CaseContext, name: str, way: str) -> None:
+@cases(
+    "optim.steps",
+    over={
+        f"{name}_{way}_groups_of_tensor_rates": (name, way, True)
+        for name in ("SGD", "Adam", "AdamW")
+        for way in WAYS[name]
+        if way in TAKE_TENSORS
+    },
+)
+def groups(context: CaseContext, name: str, way: str, on_device: bool) -> None:
     """Step an optimiser with parameter groups of different arguments, add a group between steps, and change the
-    learning rates by a schedule: parameters must equal those after single-tensor steps on the CPU."""
+    learning rates by a schedule: parameters must equal those after single-tensor steps on the CPU. The learning rates
+    are numbers or, if ``on_device`` is true, tensors on the device, to which the schedule writes."""
     must_be_taken(context, way)
     finals = []
+
+    def rate(value: float) -> dict[str, Any]:
+        return {"lr": {"tensor": value, "there": True} if on_device else value}
+
     for there in (True, False):
         if there:
             tensors = place_parameters(context, GROUPS).tensors
         else:
             tensors = [each.requires_grad_() for each in start(GROUPS)]
-        two = [{"params": tensors[:1], "lr": 0.5}, {"params": tensors[1:3], "weight_decay": 0.25}]
         device = context.device if there else None
-        made = optimiser(name, two, {"lr": 0.25}, way if there else "single", device)
+        first, added = given(rate(0.5), device), given(rate(0.125), device)
+        two = [{"params": tensors[:1], **first}, {"params": tensors[1:3], "weight_decay": 0.25}]
+        made = optimiser(name, two, rate(0.25), way if there else "single", device)
         schedule = torch.optim.lr_scheduler.StepLR(made, step_size=2, gamma=0.5)
         for step in range(STEPS):
             if step == 3:
-                made.add_param_group({"params": tensors[3:], "lr": 0.125})
+                made.add_param_group({"params": tensors[3:], **added})
                 schedule.base_lrs.append(0.125)
             if there:
                 give_gradients(context, Placed(GROUPS, tensors), step)

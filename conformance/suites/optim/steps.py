@@ -81,6 +81,10 @@ def ways_of(implementations: Sequence[str]) -> list[str]:
     return ways
 
 
+#: The implementations whose learning rate may be a tensor on the device.
+TAKE_TENSORS = ("fused", "capturable", "capturable_fused")
+
+
 def sets_of(name: str, arguments: Sequence[dict[str, Any]], way: str) -> tuple[dict[str, Any], ...]:
     """Return the argument sets of an optimiser for one implementation, such as "fused", without the arguments that
     select the implementation."""
@@ -91,11 +95,7 @@ def sets_of(name: str, arguments: Sequence[dict[str, Any]], way: str) -> tuple[d
         }
         if (way.startswith("capturable") or "capturable" not in each) and plain not in found:
             found.append(plain)
-    if way in (
-        "fused",
-        "capturable",
-        "capturable_fused",
-    ):  # the learning rate may be a tensor on the device
+    if way in TAKE_TENSORS:
         found.append({**found[-1], "lr": {"tensor": 0.01, "there": True}})
     return tuple(found)
 

@@ -177,6 +177,25 @@ def state_round_trip(context: CaseContext) -> None:
     context.equal(_draw(context, other), _draw(context, generator), text)
 
 
+@cases("random.reproducible", over=asking(VECTORS, "state_after_"))
+def state_between(context: CaseContext, name: str) -> None:
+    """A few numbers are drawn, an odd or an even count of them, before get_state(). After set_state() with this state, the
+    same generator and another generator draw the same numbers again: the state has everything that the next draw depends
+    on, also a second number that was made beside an earlier one and has not been returned yet."""
+    draw = SAMPLERS[name].vector
+    for count in (1, 2, 3, 17):
+        generator, other = _generator(context, 8), _generator(context, 9)
+        for each in (generator, other):
+            draw(1 if each is other else count, context.named(), each)
+        state = generator.get_state()
+        values = context.from_device(draw(count, context.named(), generator))
+        for again, which in ((generator, "the same generator"), (other, "another generator")):
+            again.set_state(state)
+            found = context.from_device(draw(count, context.named(), again))
+            text = f"{name}: {which} drew other numbers after the state was restored"
+            context.equal(found, values, text, at=f"{count} numbers before and after the state")
+
+
 @cases("random.reproducible")
 def state_read_again(context: CaseContext) -> None:
     """get_state() directly after set_state() returns the state that was set, also if the generator had another state

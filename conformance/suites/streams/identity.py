@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -202,7 +202,8 @@ def _named(stream: Any) -> tuple[int, int]:
 def by_the_module(context: CaseContext) -> None:
     """The functions of torch.<device> about the current stream agree with those of torch.accelerator: set_stream,
     current_stream and default_stream. `with torch.<device>.stream(...)` makes a stream current and restores the previous
-    one. A function that the module does not have is left out."""
+    one, also if an exception leaves the block. So does a block of a stream of the device's own class. A function that the
+    module does not have is left out."""
     module, (first, second) = context.module, _of_the_module(context)
     default = _named(context.current_stream())
     own = context.functions_of_the_module(
@@ -233,6 +234,22 @@ def by_the_module(context: CaseContext) -> None:
                 )
         text = "the previous stream is not current after `with torch.<device>.stream(...)`"
         context.same(_named(context.current_stream()), _named(second), text)
+        _left_by_an_exception(context, second, lambda: module.stream(first), "stream(...)")
+    if isinstance(first, torch.Stream):  # another class need not be a context manager
+        _left_by_an_exception(context, second, lambda: first, "Stream(...)")
+
+
+def _left_by_an_exception(
+    context: CaseContext, before: Any, block: Callable[[], Any], name: str
+) -> None:
+    """Checks that a `with` block that an exception leaves restores the stream that was current before it, which is not the
+    default stream."""
+    with suppress(LookupError), block():
+        raise LookupError("an exception that this case raises itself")
+    text = (
+        f"the previous stream is not current after an exception left `with torch.<device>.{name}`"
+    )
+    context.same(_named(context.current_stream()), _named(before), text)
 
 
 def _of_the_module(context: CaseContext) -> tuple[Any, Any]:

@@ -74,9 +74,10 @@ def _ends(context: CaseContext, way: str) -> tuple[torch.device, torch.device]:
     }[way]
 
 
-def pairs(context: CaseContext, way: str, changes: bool) -> None:
+def pairs(context: CaseContext, way: str, changes: bool, waits: bool = True) -> None:
     """Tensors are copied with copy_() between every pair of layouts. The destination has the values of the
-    source, converted to the dtype of the destination."""
+    source, converted to the dtype of the destination. If ``waits`` is false, the copies are non_blocking, and the device
+    is synchronized after each of them."""
     start, end = _ends(context, way)
     for given, taken in _CHANGES[1:] if changes else _CHANGES[:1]:
         if not _takes(context, given, taken):
@@ -88,7 +89,9 @@ def pairs(context: CaseContext, way: str, changes: bool) -> None:
                 # What surrounds the destination differs from what surrounds the source: a copy of too much shows.
                 zeros, around = torch.zeros(SHAPE).to(taken), 1.0 if end.type == "cpu" else None
                 target = context.guarded(zeros, other, end, around=around)
-                target.view.copy_(source.view)
+                target.view.copy_(source.view, non_blocking=not waits)
+                if not waits:
+                    context.settle()
                 text = f"a copy from layout {name} of {given} to layout {other_name} of {taken} changed the values"
                 context.equal(target.read(), want, text)
                 if end.type == "cpu":  # of views on the device: transfer.view_destination
@@ -139,7 +142,8 @@ def to_keeps(context: CaseContext, way: str) -> None:
 #: The directions of copies, and the number of device indices that each needs.
 _WAYS = {"host_to_device": 1, "device_to_host": 1, "within_the_device": 1, "across_indices": 2}
 for _way, _indices in _WAYS.items():
-    _over = {_way: (_way, False), f"{_way}_to_another_dtype": (_way, True)}
+    _over: dict[str, Any] = {_way: (_way, False), f"{_way}_to_another_dtype": (_way, True)}
+    _over[f"{_way}_non_blocking"] = (_way, False, False)
     cases("transfer.strides", over=_over, indices=_indices)(pairs)
     _needs: dict[str, Any] = {"requires": {"strides", "storage"}, "indices": _indices}
     cases("transfer.strides", over={f"to_keeps_{_way}": (_way,)}, **_needs)(to_keeps)
