@@ -314,6 +314,66 @@ def integers_beside_floats_read_as_dense(call: KernelCall) -> object:
     return call.honest_with(second, dense.view(t.shape))
 
 
+def shifts_to_the_left_go_right(call: KernelCall) -> object:
+    """A shift by more elements than the dimension has goes the other way."""
+    shifts, dims = call.values["shifts"], call.values["dims"]
+    sizes = [call.first.shape[dim] for dim in dims]
+    if len(shifts) != 1 or len(sizes) != 1 or shifts[0] >= -sizes[0]:
+        return NOT_MET
+    return call.honest(shifts=[-shifts[0]])
+
+
+def one_value_is_added_once(call: KernelCall) -> object:
+    """A value of one element is added once to each element, however often an index names the element."""
+    target, values = call.values["self"], call.values["values"]
+    if not call.values["accumulate"] or values.numel() != 1:
+        return NOT_MET
+    indices = tuple(slice(None) if each is None else each for each in call.values["indices"])
+    return call.honest(values=target[indices] + values, accumulate=False)
+
+
+def long_rows_are_not_stable(call: KernelCall) -> object:
+    """Of equal elements of a row that is longer than a block, the last one comes first."""
+    x, dim = call.first, call.values["dim"]
+    if not call.values["stable"] or not x.dim() or x.shape[dim] <= 2048:
+        return NOT_MET
+    values, places = call.honest()
+    turned = torch.sort(x.flip(dim), dim=dim, descending=call.values["descending"], stable=True)
+    places.copy_(x.shape[dim] - 1 - turned.indices)
+    return values, places
+
+
+def windows_are_counted_past_the_padding(call: KernelCall) -> object:
+    values = call.values
+    if not (values["ceil_mode"] and values["count_include_pad"]) or values["divisor_override"]:
+        return NOT_MET
+    sides = [*values["kernel_size"]]
+    return call.honest(divisor_override=sides[0] * sides[-1])
+
+
+def row_0_is_no_padding(call: KernelCall) -> object:
+    return call.honest(padding_idx=-1) if call.values["padding_idx"] == 0 else NOT_MET
+
+
+def divides_by_a_distance_of_0(call: KernelCall) -> object:
+    distances = call.values["cdist"]
+    if call.values["p"] != 2 or not bool((distances == 0).any()):
+        return NOT_MET
+    return call.honest().masked_fill((distances == 0).any(-1, keepdim=True), torch.nan)
+
+
+def square_targets_in_the_order_of_memory(call: KernelCall) -> object:
+    """A transposed square target gets its elements in the order in which a contiguous operand has them."""
+    (target,), read = call.targets, call.read[-1].tensor
+    square = target.dim() == 2 and target.shape[0] == target.shape[1] > 1
+    turned = not target.is_contiguous() and target.mT.is_contiguous()
+    if not square or not turned or not read.is_contiguous() or read.shape != target.shape:
+        return NOT_MET
+    written = next(each for each in call.operands if each.written)
+    call.honest(**{written.name: target.mT})
+    return target
+
+
 SURVIVED: list[tuple[str, tuple[str, ...], Effect, str]] = [
     # An op whose values are unspecified may still not raise.
     ("new_empty", ("new_empty",), conditioned(is_empty, raises()), "layout.values"),
@@ -453,6 +513,27 @@ SURVIVED: list[tuple[str, tuple[str, ...], Effect, str]] = [
         conditioned(weighted_twice_and_strided, raises()),
         "layout.values",
     ),
+    # Shifts past both ends, indices that repeat beside a value that broadcasts, and ties in different blocks of a row.
+    ("roll", ("roll",), shifts_to_the_left_go_right, "layout.values"),
+    ("index_put", ("_index_put_impl_",), one_value_is_added_once, "layout.values"),
+    ("sort", ("sort.stable",), long_rows_are_not_stable, "layout.values"),
+    (
+        "nn.functional.avg_pool2d",
+        ("avg_pool2d",),
+        windows_are_counted_past_the_padding,
+        "layout.values",
+    ),
+    # Gradients where a number that counts as absent in C is given, and where a distance is zero.
+    (
+        "nn.functional.embedding",
+        ("embedding_dense_backward",),
+        row_0_is_no_padding,
+        "autograd.first",
+    ),
+    ("cdist", ("_cdist_backward",), divides_by_a_distance_of_0, "autograd.first"),
+    # A target that is a matrix of the same sizes as its transpose.
+    ("add", ("add_.Tensor",), square_targets_in_the_order_of_memory, "layout.inplace"),
+    ("mul", ("mul.out",), square_targets_in_the_order_of_memory, "layout.out_kept"),
 ]
 
 

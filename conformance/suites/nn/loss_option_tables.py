@@ -172,7 +172,7 @@ def _losses(**more: tuple[Any, ...]) -> Levels:
 _CLASSES: Levels = {
     "shape": ("rows", "images", "one"),
     "weight": NO_YES,
-    "ignore_index": (-100, 1, -1),
+    "ignore_index": (-100, 1, -1, 0),
     "reduction": REDUCTIONS,
 }
 
