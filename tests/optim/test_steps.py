@@ -43,7 +43,7 @@ def refuses(name: str, *given: torch.nn.Parameter, grad: torch.Tensor | None = N
 
     def loss() -> Any:
         total = torch.stack([each.square().sum() for each in given]).sum()
-        total.backward()  # type: ignore[no-untyped-call]
+        total.backward()
         if grad is not None:
             given[0].grad = grad
         return total
