@@ -16,6 +16,7 @@ from devices import registry
 from devices.descriptor import AUTOCAST_POLICIES, Autocast, DescriptorError
 from devices.simulated.backend.fault_switches import planted
 from opinfo.device import Device, open_device
+from opinfo.torch_private import has_kernel
 
 _HEADER = Path(torch.__file__).parent / "include" / "ATen" / "autocast_mode.h"
 _MACROS = {
@@ -48,6 +49,14 @@ def test_the_macros_have_been_read() -> None:
     assert {policy: len(of_header(_MACROS[policy])) > 9 for policy in _MACROS} == dict.fromkeys(
         _MACROS, True
     )
+
+
+def test_an_op_that_is_left_out_is_in_a_list_and_has_no_kernel_of_the_cpu() -> None:
+    """The op could be asked otherwise."""
+    in_lists = frozenset[str]().union(*(of_header(macro) for macro in _MACROS.values()))
+    assert set(LEFT_OUT) <= in_lists and not set(LEFT_OUT) & set(POLICY)
+    keys = ("CPU", "CompositeImplicitAutograd", "CompositeExplicitAutograd")
+    assert [op for op in LEFT_OUT for key in keys if has_kernel(f"aten::{op}", key)] == []
 
 
 def test_every_op_has_one_policy_and_one_call() -> None:

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from conformance.contract import load
+from conformance.coverage import measuring
 from conformance.coverage.call_map import CALLS_FILE, call_map, decoded, encoded, judged_by
 from conformance.coverage.kernels import overloads_of_aten, own_kernels
 from conformance.coverage.measure import Measurement, measured, unit_of
@@ -97,6 +98,19 @@ def test_each_entry_of_what_judges_is_used() -> None:
         assert {*entry.clauses} <= judging
         for glob in entry.overloads:
             assert any(c in entry.clauses and fnmatchcase(name, glob) for c, name in calls), glob
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("glob", judged_by().values_free)
+def test_an_overload_whose_values_are_free_would_be_judged_otherwise(
+    glob: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    others = [each for each in judged_by().values_free if each != glob]
+    monkeypatch.setattr(
+        measuring, "sets_values", lambda name: not any(fnmatchcase(name, each) for each in others)
+    )
+    found = measured(["abs", "diff"]).result()
+    assert any(fnmatchcase(name, glob) for each in found.judged.values() for name in each)
 
 
 def test_each_overload_with_calls_of_its_own_is_judged_by_them() -> None:

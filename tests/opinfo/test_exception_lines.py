@@ -10,7 +10,7 @@ import pytest
 
 from devices import registry
 from opinfo.database import DATABASE
-from opinfo.exceptions import Exclusion, exceptions, names
+from opinfo.exceptions import Exceptions, Exclusion, exceptions, names
 from tests.opinfo.lines import (
     Results,
     in_a_fork,
@@ -61,7 +61,9 @@ LEAVING_OUT = (
     ),
     *("mutates.max_norm", "as_strided.read", "values.free", "values.drawn", "values.of_last"),
     *("values.not_unique", "values.of_k", "values.converted", "returns_input", "expand.none"),
-    "expand.values",
+    *("expand.values", "axes.unique_indices", "axes.keep_shapes", "axes.written", "axes.channels"),
+    *("axes.products", "axes.ties", "axes.masked_row", "axes.promotes", "axes.int32_index"),
+    *("axes.pairs", "axes.unsettled", "axes.quadratic"),
 )
 #: Lines without which no cell of the CPU differs in float32.
 SAME_ON_CPU = {
@@ -88,14 +90,35 @@ SAME_ON_CPU = {
     "values.drawn": {"pca_lowrank"},
     # Give their operand back in the dtype of their name.
     "returns_input": {"bfloat16", "half"},
+    # The calls of these overloads are written by hand, and no axis changes them; the families name the op.
+    "axes.unique_indices": {"aten.scatter.value_out", "aten.scatter_.value"},
+    "axes.promotes": {"aten.clamp.out", "aten.clamp_"},
+    # In float32, no sample has another shape without the line; in int64, some have.
+    "axes.keep_shapes": {"item"},
+    # No sample of plan quick is one that the line leaves out; conv1d and conv3d have such samples.
+    "axes.channels": {"nn.functional.conv2d"},
 }
-FAMILY_LINES = [
-    (family.name, op)
-    for family in exceptions().families
-    if family.name in LEAVING_OUT
-    for op, subject in DATABASE.subjects().items()
-    if any(names(pattern, name) for pattern in family.ops for name in subject.names)
-]
+
+
+#: The families that add checks of calls which an op refuses.
+ADDING_CHECKS = ("index_range", "index_range.operands", "index_range.numbers", "numbers.converted")
+#: The families of ops that take operands on different devices. The CPU has no other device beside it, so that their lines
+#: are tried on the simulated device.
+MIXING_DEVICES = ("cross_device.any", "cross_device.indices", "cross_device.first_decides")
+
+
+def lines_of(*families: str) -> list[tuple[str, str]]:
+    """The families of these names, each with each op that it names."""
+    return [
+        (family.name, op)
+        for family in exceptions().families
+        if family.name in families
+        for op, subject in DATABASE.subjects().items()
+        if any(names(pattern, name) for pattern in family.ops for name in subject.names)
+    ]
+
+
+FAMILY_LINES = lines_of(*LEAVING_OUT)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -144,6 +167,38 @@ def test_an_excluded_cell_does_not_pass_on_the_cpu(number: int) -> None:
         if wanted(clause) and (here := PASS_ON_CPU[clause] & ops)
     }
     assert passing == expected, f"{exclusion.clauses}: {exclusion.reason}"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("family", "op"), lines_of(*ADDING_CHECKS))
+def test_an_op_of_a_family_has_more_checks_of_what_it_refuses(family: str, op: str) -> None:
+    def checks(known: Exceptions) -> int:
+        found = in_a_fork(
+            lambda: run_cells(
+                op, dtypes_of(op), known, wanted=lambda clause: clause.startswith("dispatch.")
+            )
+        )
+        return sum(each.checks for each in found.values())
+
+    assert checks(exceptions()) > checks(without_from_family(exceptions(), family, op))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("family", "op"), lines_of(*MIXING_DEVICES))
+def test_a_right_device_fails_without_a_family_of_operands_on_other_devices(
+    family: str, op: str
+) -> None:
+    def outcomes_of(known: Exceptions) -> set[str]:
+        found = in_a_fork(
+            lambda: run_cells(
+                *(op, dtypes_of(op), known, "simulated"),
+                wanted=lambda clause: clause == "dispatch.cross_device",
+            )
+        )
+        return {each.outcome for each in found.values()}
+
+    assert outcomes_of(exceptions()) <= {"pass"}
+    assert "fail" in outcomes_of(without_from_family(exceptions(), family, op))
 
 
 @lru_cache(maxsize=1)
