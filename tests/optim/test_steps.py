@@ -83,6 +83,33 @@ def test_every_way_of_the_database_is_stepped() -> None:
             assert {*each.implementations} <= ways
 
 
+def cpu_takes(context: CaseContext, name: str, parameter: parameters.Parameter) -> bool:
+    """Whether the CPU makes a step with this parameter, beside one that every optimiser takes."""
+    both = (*parameters.LISTS["one"], parameter)
+    found = parameters.place_parameters(context, both, (0,))
+    try:
+        given = steps.WAYS[name]["single"][-1]
+        made = parameters.optimiser(name, found.tensors, given, "single", context.device)
+        parameters.give_gradients(context, found, 0)
+        parameters.step_once(made, found.tensors)
+    except (RuntimeError, ValueError, ZeroDivisionError):
+        return False
+    return True
+
+
+@pytest.mark.parametrize("name", steps.WAYS)
+def test_an_optimiser_is_given_the_parameters_that_it_takes_and_no_others(
+    context: CaseContext, name: str
+) -> None:
+    for which, every in parameters.LISTS.items():
+        given = steps.parameters_of(name, which)
+        if which == "alike" and name in steps.TAKE_MATRICES:
+            assert all(cpu_takes(context, name, each) for each in given)
+            assert not all(cpu_takes(context, name, each) for each in every)
+        else:
+            assert {*given} == {each for each in {*every} if cpu_takes(context, name, each)}
+
+
 def test_every_argument_matters_far_above_the_tolerance() -> None:
     """Without it, the steps of the sets of our own leave other parameters."""
     for name, sets in steps.MORE.items():

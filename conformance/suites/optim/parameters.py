@@ -84,8 +84,6 @@ MATRICES = (
     Parameter((2, 6), "view", BESIDE),
     Parameter((6, 5), scale=1e-2),
 )
-#: Parameters for an optimiser that accepts only contiguous gradients.
-ROWS = (Parameter((7, 5)), Parameter((11,), "view", BESIDE), Parameter(()))
 LISTS = {
     "one": ALIKE[:1],
     "alike": ALIKE,

@@ -15,7 +15,6 @@ from conformance.suites.optim.parameters import (
     LISTS,
     MATRICES,
     READ,
-    ROWS,
     STEPS,
     Parameter,
     give_gradients,
@@ -111,9 +110,10 @@ WAYS = {
 }
 
 
-#: Optimisers that accept only certain parameters: matrices, or contiguous gradients.
-TAKE = {"Muon": MATRICES, "LBFGS": ROWS}
-#: Optimisers whose gradients must be contiguous in every list.
+#: Optimisers that accept only matrices.
+TAKE_MATRICES = frozenset({"Muon"})
+#: Optimisers that compute gradients themselves and refuse those that are dense and not contiguous. Such a gradient has
+#: the layout of its parameter.
 TAKE_ROWS = frozenset({"LBFGS"})
 #: Number of steps of an optimiser that computes the loss up to 25 times per step.
 FEWER = {"LBFGS": 2}
@@ -122,13 +122,18 @@ TAKE_NO_EMPTY = frozenset({"Adafactor"})
 
 
 def parameters_of(name: str, which: str) -> tuple[Parameter, ...]:
-    """Return the parameters of a list in ``LISTS`` that an optimiser accepts."""
-    if name in TAKE:
-        every = [p for p in LISTS[which] if name not in TAKE_ROWS or p.grad == ROWS[0].grad]
-        fit = tuple(each for each in every if len(each.shape) == 2)
-        return TAKE[name] if which == "alike" else fit
-    left_out = name in TAKE_NO_EMPTY
-    return tuple(each for each in LISTS[which] if not (left_out and 0 in each.shape))
+    """Return the parameters of a list in ``LISTS`` that an optimiser accepts. Few of the list "alike" are matrices, so
+    an optimiser of matrices gets others instead."""
+    every = MATRICES if name in TAKE_MATRICES and which == "alike" else LISTS[which]
+    return tuple(each for each in every if _takes(name, each))
+
+
+def _takes(name: str, parameter: Parameter) -> bool:
+    if name in TAKE_MATRICES and len(parameter.shape) != 2:
+        return False
+    if name in TAKE_ROWS and parameter.layout.startswith(("transposed", "channels_last")):
+        return False
+    return not (name in TAKE_NO_EMPTY and 0 in parameter.shape)
 
 
 def run(
