@@ -45,6 +45,20 @@ def test_a_list_is_that_of_torch_s_header(policy: str) -> None:
     assert asked - _BESIDE.get(policy, set()) == of_header(_MACROS[policy])
 
 
+def has_a_kernel_for_the_cpu(op: str) -> bool:
+    """Whether the dispatcher has a kernel of the CPU, or one for every device."""
+    found = torch._C._dispatch_has_kernel_for_dispatch_key
+    keys = ("CPU", "CompositeImplicitAutograd", "CompositeExplicitAutograd")
+    keys += ("CompositeExplicitAutogradNonFunctional",)
+    return any(found(f"aten::{op}", key) for key in keys)
+
+
+def test_the_ops_that_are_left_out_are_those_that_only_some_devices_have() -> None:
+    """The CPU has no result to compare with."""
+    of_torch = {op for macro in _MACROS.values() for op in of_header(macro)}
+    assert {op for op in of_torch if not has_a_kernel_for_the_cpu(op)} == {*LEFT_OUT}
+
+
 def test_the_macros_have_been_read() -> None:
     assert {policy: len(of_header(_MACROS[policy])) > 9 for policy in _MACROS} == dict.fromkeys(
         _MACROS, True

@@ -14,7 +14,7 @@ from conformance.suites.dispatch.index_range import alone, cpu_refuses, refuses_
 from conformance.suites.dispatch.refusals import once
 from opinfo.catalog import Op, catalogue
 from opinfo.compare import Arguments, Wrong
-from opinfo.exceptions import exceptions
+from opinfo.exceptions import exceptions, names
 from opinfo.guarded import identity
 from opinfo.samples import Sample, choose, draw
 
@@ -48,6 +48,12 @@ def test_the_families_hold_the_ops_whose_indices_the_cpu_checks() -> None:
         if not known.families_of(name) & listed and asked(op)
     ]
     assert unlisted == []
+    (not_indices,) = (each for each in known.families if each.name == "index_range.not")
+    assert [
+        name
+        for name, op in sorted(catalogue().items())
+        if any(names(pattern, name) for pattern in not_indices.ops) and not asked(op)
+    ] == []
 
 
 def test_the_cpu_checks_the_integers_of_each_op_whose_integers_are_no_indices() -> None:

@@ -53,9 +53,9 @@ _TEXT: Final = {
 LISTS: Final = {policy: tuple(text.split()) for policy, text in _TEXT.items()}
 POLICY: Final = {op: policy for policy, ops in LISTS.items() for op in ops}
 
-#: Ops in torch's lists that are not checked, with the reason.
+#: Ops in torch's lists that are not checked, with the reason: those without a kernel that the CPU or every device has.
 LEFT_OUT: Final = {
     "_thnn_fused_lstm_cell": "a fused kernel that only CUDA has (ATen/native/RNN.cpp)",
     "_thnn_fused_gru_cell": "a fused kernel that only CUDA has (ATen/native/RNN.cpp)",
-    "_scaled_dot_product_flash_attention": "a kernel that scaled_dot_product_attention may choose",
+    "_scaled_dot_product_flash_attention": "a kernel of CUDA that scaled_dot_product_attention may choose",
 }
