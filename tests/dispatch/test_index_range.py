@@ -56,13 +56,6 @@ def test_the_families_hold_the_ops_whose_indices_the_cpu_checks() -> None:
     ] == []
 
 
-def test_the_cpu_checks_the_integers_of_each_op_whose_integers_are_no_indices() -> None:
-    """Otherwise the op need not be listed."""
-    known = exceptions()
-    listed = [n for n in sorted(catalogue()) if "index_range.not" in known.families_of(n)]
-    assert listed and [name for name in listed if not asked(catalogue()[name])] == []
-
-
 def test_every_op_of_the_families_is_given_calls() -> None:
     known = exceptions()
     without = []

@@ -38,34 +38,6 @@ def test_every_optimiser_of_torch_is_in_the_database_or_takes_sparse_gradients_a
     assert classes - steps.WAYS.keys() == {"SparseAdam"}
 
 
-def refuses(name: str, *given: torch.nn.Parameter, grad: torch.Tensor | None = None) -> bool:
-    """Returns True if an optimiser refuses the parameters, or a step with them."""
-
-    def loss() -> Any:
-        total = torch.stack([each.square().sum() for each in given]).sum()
-        total.backward()
-        if grad is not None:
-            given[0].grad = grad
-        return total
-
-    try:
-        getattr(torch.optim, name)(given).step(loss)
-    except (ArithmeticError, RuntimeError, ValueError):
-        return True
-    return False
-
-
-def test_an_optimiser_with_parameters_of_its_own_refuses_others() -> None:
-    """Otherwise it could be given those of all optimisers."""
-    matrix = torch.nn.Parameter(torch.ones(3, 4))
-    empty, vector = torch.nn.Parameter(torch.ones(0)), torch.nn.Parameter(torch.ones(4))
-    transposed = torch.ones(4, 3).t()
-    names = {each.name for each in optimisers() if not each.sparse}
-    assert {n for n in names if refuses(n, empty, matrix)} == steps.TAKE_NO_EMPTY | {"Muon"}
-    assert {n for n in names if refuses(n, matrix, grad=transposed)} == steps.TAKE_ROWS
-    assert {n for n in names if refuses(n, vector)} | steps.TAKE_ROWS == steps.TAKE.keys()
-
-
 def test_every_argument_set_of_the_database_is_stepped() -> None:
     for each in optimisers():
         if each.sparse:
