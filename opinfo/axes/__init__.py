@@ -27,7 +27,7 @@ from opinfo.axes.options import OPTIONS
 from opinfo.axes.points import POINTS
 from opinfo.axes.shapes import EMPTY, EQUAL, EXTENT, LONG, RANK, SIZE
 from opinfo.axes.single_elements import SINGLE
-from opinfo.axes.values import ALIKE, INDICES, INTEGERS, SIGNS, SPECIAL, TIES
+from opinfo.axes.values import ALIKE, INDICES, INTEGERS, SIGNS, SPECIAL, TIES, TRUTHS
 from opinfo.catalog import dtype_name
 from opinfo.determinate_calls import PARTLY, is_settled, specified
 from opinfo.exceptions import exceptions
@@ -37,7 +37,8 @@ from opinfo.subject import Subject
 AXES = (
     *(RANK, SIZE, EXTENT, SPECIAL, INTEGERS, INDICES, ENDS, OPERANDS),
     *(EMPTY, TIES, REFUSED, LONG, EQUAL, SIGNS, GROWN, DRAWN),
-    *(COUNTS, ALIKE, WRITTEN, DEFAULTS, GAPS, OPTIONS, BOUNDS, MIDDLE, POINTS),
+    *(COUNTS, ALIKE, WRITTEN, DEFAULTS, GAPS, OPTIONS, BOUNDS, MIDDLE),
+    *(POINTS, TRUTHS),
 )
 
 #: Axes that plans leave out, because a plan has hundreds of ops. Only single kernels are judged on their samples.

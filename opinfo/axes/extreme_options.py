@@ -143,7 +143,7 @@ def _is_whole(value: Any) -> bool:
 
 
 EXTREME_OPTIONS = Axis(
-    number=26,
+    number=30,
     name="extreme options",
     finds="A kernel that is wrong if a minimum exceeds the maximum, an end precedes its start, a range is empty, or an option is 0, infinite or beyond the size of a dimension.",
     bugs=("torch-spyre/torch-spyre#641", "csarofeen/pytorch#1572"),

@@ -640,6 +640,42 @@ ALIKE = Axis(
 )
 
 
+# -- truth values that differ
+
+
+def _truths(basis: Basis) -> Variations:
+    """Yields calls with zeros in every second column, with zeros alone, and with ones alone. Nearly all results for the
+    database's operands are the same truth value, so a kernel that always returns it would be right."""
+    for base in sorted(basis.bases, key=lambda s: min(t.dim() for t in s.tensors) < 2):
+        places = [p for p, t in enumerate(base.tensors) if t.dtype == basis.kind and t.dim()]
+        halves = {p: _in_every_second_column(base.tensors[p]) for p in places}
+        zeros = {p: torch.zeros_like(base.tensors[p]) for p in places}
+        ones = {p: torch.ones_like(base.tensors[p]) for p in places}
+        for tensors in (halves, zeros, ones) if places else ():
+            if (call := basis.accepted(basis.rebuilt(base, tensors))) is not None:
+                yield base, call
+
+
+def _in_every_second_column(tensor: torch.Tensor) -> torch.Tensor:
+    """Returns a tensor of ones and zeros. In each row, zeros and ones alternate."""
+    columns = torch.arange(tensor.shape[-1]) % 2
+    return columns.to(tensor.dtype).expand(tensor.shape).contiguous()
+
+
+TRUTHS = Axis(
+    number=26,
+    name="truth values",
+    finds="A kernel that returns the same truth value for all elements.",
+    bugs=("pytorch/pytorch#82663",),
+    budget=6,
+    layouts=("contiguous", "contiguous+expand_first", "transposed+step_outer+offset"),
+    applies=lambda basis: bool(basis.bases),
+    vary=_truths,
+    writes=3,
+    family="axes.truths",
+)
+
+
 # -- elements of one sign
 
 

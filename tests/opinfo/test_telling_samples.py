@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import combinations
+from itertools import combinations, product
 from typing import Any
 
 import pytest
@@ -10,8 +10,9 @@ import torch
 
 from opinfo.axes import by_axis
 from opinfo.axes.handwritten import WRITTEN
+from opinfo.axes.values import TRUTHS
 from opinfo.catalog import catalogue
-from opinfo.compare import Arguments
+from opinfo.compare import Arguments, tensors_of
 from opinfo.samples import draw
 
 
@@ -54,3 +55,26 @@ def test_reductions_of_a_sparse_product_give_different_results() -> None:
             for how in ("sum", "mean", "amax", "amin")
         ]
         assert not any(torch.equal(one, other) for one, other in combinations(results, 2))
+
+
+def truths(op: str, dtype: str) -> list[Arguments]:
+    found = catalogue()[op]
+    samples = by_axis(found, dtype, draw(found, dtype))
+    return [each.call for each in samples if each.axis == TRUTHS.name]
+
+
+@pytest.mark.parametrize(
+    ("op", "dtype"),
+    [
+        *product(("any", "logical_or"), ("float32", "int64", "bool")),
+        *product(("max.reduction_no_dim", "min.reduction_no_dim", "outer"), ("bool",)),
+        *product(("nonzero_static", "repeat", "unique", "unique_consecutive"), ("bool",)),
+    ],
+)
+def test_expanded_operands_of_zeros_and_ones_have_different_results(op: str, dtype: str) -> None:
+    results = []
+    for call in truths(op, dtype):
+        given = [each[:1].expand(each.shape) if each.dim() else each for each in call.tensors]
+        args, kwargs = call.bind(given)
+        results += tensors_of(catalogue()[op].reference(*args, **kwargs))
+    assert len({repr(each.unique().tolist()) for each in results}) > 1
