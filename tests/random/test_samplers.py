@@ -8,7 +8,7 @@ from conformance.suites.random import SUITE
 from conformance.suites.random.samplers import SAMPLERS, Form
 
 _TENSORS = {"same_shape", "shaped", "far", "ends", "of_each_form", "one_seed"}
-_VECTORS = {"same_seed", "as_documented"}
+_VECTORS = {"same_seed", "as_documented", "state_between"}
 #: The cases that ask every sampler of a form.
 ASKED = {
     Form.FILL: _VECTORS | _TENSORS | {"same_layout", "inside_its_view"},
