@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from fnmatch import fnmatchcase
+from functools import partial
 
 import torch
 
@@ -47,9 +48,8 @@ def _with_zeros(basis: Basis, base: Sample) -> torch.Tensor:
 # -- where the formula of a gradient divides by zero. What torch documents there is the gradient of least norm.
 
 
-def _norms(basis: Basis, base: Sample) -> Iterator[Arguments]:
-    """Norms of rows, one of which is zero, and of a tensor of zeros."""
-    order = "p" if basis.subject.id == "norm" else "ord"
+def _norms(order: str, basis: Basis, base: Sample) -> Iterator[Arguments]:
+    """Norms of rows, one of which is zero, and of a tensor of zeros. ``order`` is the name of the order of the norm."""
     for each in (2, 1, 3):
         yield Arguments((_with_zeros(basis, base),), {order: each, "dim": [-1]})
     yield Arguments((torch.zeros(3, 2, dtype=basis.kind),), {})
@@ -68,8 +68,7 @@ def _products(basis: Basis, base: Sample) -> Iterator[Arguments]:
     """Products of rows with several zeros, and of a whole tensor with two."""
     rows = _with_zeros(basis, base)
     yield Arguments((rows,), {"dim": -1})
-    if basis.subject.id == "prod":
-        yield Arguments((rows[3].clone(),), {})
+    yield Arguments((rows[3].clone(),), {})
 
 
 def _cumulative_products(basis: Basis, base: Sample) -> Iterator[Arguments]:
@@ -105,20 +104,21 @@ def _with_nan(basis: Basis) -> torch.Tensor:
 
 def _ordered(basis: Basis, base: Sample) -> Iterator[Arguments]:
     """Numbers of which one in a row is NaN, in either order."""
-    if not (given := _with_nan(basis)).numel():
-        return
-    if basis.subject.id == "topk":
+    if (given := _with_nan(basis)).numel():
+        yield from (Arguments((given, -1, each), {}) for each in (True, False))
+
+
+def _some_ordered(basis: Basis, base: Sample) -> Iterator[Arguments]:
+    """The largest and the smallest of numbers of which one in a row is NaN."""
+    if (given := _with_nan(basis)).numel():
         yield from (Arguments((given, 4), {"dim": -1, "largest": each}) for each in (False, True))
         yield Arguments((given, 4), {"dim": 0, "largest": False})
-    else:
-        yield from (Arguments((given, -1, each), {}) for each in (True, False))
 
 
 def _numbered(basis: Basis, base: Sample) -> Iterator[Arguments]:
     """The smallest numbers but ``k``, of rows of which one number is NaN."""
-    if not (given := _with_nan(basis)).numel():
-        return
-    yield from (Arguments((given, k, -1), {}) for k in (1, 7))
+    if (given := _with_nan(basis)).numel():
+        yield from (Arguments((given, k, -1), {}) for k in (1, 7))
 
 
 # -- operands of other shapes
@@ -147,16 +147,16 @@ def _averaged(basis: Basis, base: Sample) -> Iterator[Arguments]:
 
 #: By op (with wildcards): the function that makes its calls.
 _MAKERS: dict[str, Make] = {
-    "norm": _norms,
-    "linalg.norm": _norms,
-    "linalg.vector_norm": _norms,
+    "norm": partial(_norms, "p"),
+    "linalg.norm": partial(_norms, "ord"),
+    "linalg.vector_norm": partial(_norms, "ord"),
     "nn.functional.normalize": _normalized,
     "std": _deviations,
     "prod": _products,
     "cumprod": _cumulative_products,
     "cdist": _distances,
     "dist": _distance,
-    "topk": _ordered,
+    "topk": _some_ordered,
     "sort": _ordered,
     "argsort": _ordered,
     "kthvalue": _numbered,
