@@ -232,7 +232,7 @@ class Reference:
     @property
     def free(self) -> bool:
         """True if the inputs do not determine the values of the result, as for random numbers."""
-        return "values.free" in self.families
+        return self.ctx.is_free(self.laid.sample)
 
     @property
     def signed(self) -> bool:
