@@ -58,7 +58,7 @@ class _Drawing(TorchDispatchMode):
     """Notes whether an op draws random numbers, according to its tags."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.seen = False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
