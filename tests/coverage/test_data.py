@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from conformance.contract import load
+from conformance.coverage import measuring
 from conformance.coverage.call_map import CALLS_FILE, call_map, decoded, encoded, judged_by
 from conformance.coverage.kernels import overloads_of_aten, own_kernels
 from conformance.coverage.measure import Measurement, measured, unit_of
@@ -104,6 +105,18 @@ def test_each_overload_with_calls_of_its_own_is_judged_by_them() -> None:
     judging = call_map().judging()
     for name in (*CALLS, *NETWORK_CALLS, *WITH_TARGETS, *OF_INTEGERS):
         assert any(f"::aten.{name}" in cell for cell in judging.get(f"aten::{name}", ())), name
+
+
+@pytest.mark.slow
+def test_an_overload_with_free_values_would_be_judged_without_its_line(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It is called on the way to a result that is compared."""
+    monkeypatch.setattr(measuring, "sets_values", lambda overload: True)
+    found = measured(("cat", "diff", "mul")).result().judged
+    judged = {name for overloads in found.values() for name in overloads}
+    for glob in judged_by().values_free:
+        assert any(fnmatchcase(name, glob) for name in judged), glob
 
 
 @pytest.mark.slow
