@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from opinfo.compare import DEFAULT_TOLERANCES, Arguments, difference
 from opinfo.reference import ValueAnswer, value_answer
@@ -51,6 +52,26 @@ def depends_on_order(op: Subject, call: Arguments) -> bool:
     if any(each.raises is not None for each in found):
         return False
     return difference(found[0].result, found[1].result, {}) is not None
+
+
+class _Drawing(TorchDispatchMode):
+    """Notes whether an op draws random numbers, according to its tags."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.seen = False
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.seen |= torch.Tag.nondeterministic_seeded in func.tags
+        return func(*args, **(kwargs or {}))
+
+
+def draws_random_numbers(op: Subject, call: Arguments) -> bool:
+    """Returns True if the CPU draws random numbers for a call, or raises. Dropout draws none in evaluation, or where it keeps
+    all elements or none, so that its result is determined by its input."""
+    with _Drawing() as drawing:
+        found = value_answer(op.reference, call.on, call.tensors, mutates=True)
+    return drawing.seen or found.raises is not None
 
 
 #: The number of seeds that a call is tried with. With only two, a call that drops each of five channels at random would

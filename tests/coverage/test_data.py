@@ -121,6 +121,18 @@ def test_each_overload_with_calls_of_its_own_is_judged_by_them() -> None:
 
 
 @pytest.mark.slow
+def test_an_overload_with_free_values_would_be_judged_without_its_line(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It is called on the way to a result that is compared."""
+    monkeypatch.setattr(measuring, "sets_values", lambda overload: True)
+    found = measured(("cat", "diff", "mul")).result().judged
+    judged = {name for overloads in found.values() for name in overloads}
+    for glob in judged_by().values_free:
+        assert any(fnmatchcase(name, glob) for name in judged), glob
+
+
+@pytest.mark.slow
 def test_the_map_has_each_op_and_case_that_would_be_measured() -> None:
     """If not, one was added or removed since: python -m conformance.coverage"""
     planned = {unit for item in Measurement().items() if (unit := unit_of(item)) is not None}

@@ -19,6 +19,7 @@ from opinfo.determinate_calls import (
     all_differ,
     depends_on_order,
     depends_on_seed,
+    draws_random_numbers,
     specified,
     untied,
 )
@@ -388,3 +389,40 @@ def test_there_is_a_value_for_each_key_and_a_head_where_the_cpu_needs_one(
     assert all(each[1].shape[-2] == each[2].shape[-2] for each in taken)
     headless = [each for each in taken if each[0].dim() == 4 and not each[0].shape[1]]
     assert bool(headless) == (version >= "2.13")
+
+
+FREE = sorted(
+    op
+    for op in catalogue()
+    if "values.free" in (own := exceptions().families_of(op)) and "values.uninitialized" not in own
+)
+DROPOUTS = [op for op in FREE if "dropout" in op]
+
+
+@pytest.mark.parametrize("op", FREE)
+def test_a_call_without_random_numbers_has_one_result_for_every_seed(op: str) -> None:
+    entry = catalogue()[op]
+    dtype = next(each for each in ("float32", "int64") if each in entry.dtypes)
+    for sample in draw(entry, dtype):
+        if not draws_random_numbers(entry, sample.call):
+            assert not depends_on_seed(entry, sample.call, sample.process)
+
+
+@pytest.mark.parametrize("op", DROPOUTS)
+def test_dropout_draws_random_numbers_in_some_calls_alone(op: str) -> None:
+    entry = catalogue()[op]
+    drawn = {draws_random_numbers(entry, sample.call) for sample in draw(entry, "float32")}
+    assert drawn == {False, True}
+
+
+def scales_what_it_keeps(call: KernelCall) -> Any:
+    return call.honest() * 1.25
+
+
+@pytest.mark.parametrize("op", DROPOUTS)
+def test_a_dropout_that_scales_in_evaluation_is_noticed(op: str) -> None:
+    samples = samples_of(catalogue()[op], "float32", 16)
+    checks = [each for each in OP_CHECKS if each.clause == "layout.values"]
+    for effect, outcome in ((KernelCall.honest, "pass"), (scales_what_it_keeps, "fail")):
+        cells = run_faulty(op, "float32", samples, checks, effect).cells
+        assert {each.outcome().value for each in cells.values()} == {outcome}

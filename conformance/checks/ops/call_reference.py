@@ -71,6 +71,8 @@ class Expecting(Protocol):
 
     def apart(self, laid: Laid) -> bool: ...
 
+    def is_free(self, sample: Sample) -> bool: ...
+
     def mutable_inputs(self, sample: Sample) -> frozenset[int]: ...
 
     def stride_answer(self, laid: Laid, *, where: StrideOracle = "device") -> StrideAnswer: ...
@@ -232,7 +234,7 @@ class Reference:
     @property
     def free(self) -> bool:
         """True if the inputs do not determine the values of the result, as for random numbers."""
-        return "values.free" in self.families
+        return self.ctx.is_free(self.laid.sample)
 
     @property
     def signed(self) -> bool:

@@ -41,7 +41,7 @@ from devices.cell import CallKey
 from devices.errors import in_a_line
 from devices.failure import Failure
 from opinfo.compare import DEFAULT_TOLERANCES
-from opinfo.determinate_calls import all_differ
+from opinfo.determinate_calls import all_differ, draws_random_numbers
 from opinfo.device import Device
 from opinfo.exceptions import Exceptions
 from opinfo.guarded import ByValues, Guarded
@@ -136,6 +136,9 @@ class OpContext:
     _distinct: dict[Any, list[Placed]] = field(default_factory=dict)
     _values: dict[tuple[int, tuple[int | None, ...]], ValueAnswer] = field(default_factory=dict)
     _apart: dict[tuple[int, int | None], bool] = field(default_factory=dict)
+    _draws: dict[int, bool] = field(
+        default_factory=dict
+    )  # by sample: whether the CPU draws numbers
 
     def __post_init__(self) -> None:
         self._rule = expand_rule(self.traits.families)
@@ -445,6 +448,18 @@ class OpContext:
             (first, *_) = repeated(laid.sample.tensors[:1], laid.geometries[:1])
             self._apart[key] = all_differ(first)
         return self._apart[key]
+
+    def is_free(self, sample: Sample) -> bool:
+        """Returns True if the inputs of a call do not determine the values of its result. Of an op that draws random numbers,
+        they do in calls for which the CPU draws none, except for recorded calls."""
+        families = self.traits.families
+        if "values.free" not in families:
+            return False
+        if "values.uninitialized" in families or self.traits.recorded:
+            return True
+        if sample.index not in self._draws:
+            self._draws[sample.index] = draws_random_numbers(self.subject, sample.call)
+        return self._draws[sample.index]
 
     def answer_for(
         self, sample: Sample, make: Callable[..., Any], *given: Any, mutates: bool = False
