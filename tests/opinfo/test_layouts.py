@@ -90,11 +90,16 @@ TARGETS = [
     "free:steps=3,offset=2",
 ]
 DIRECTED = [
+    "high",
+    "highest again",
+    "through backward",
+    "inplace_slice",
     "out=empty",
     "out=wrong_shape",
     "out=smaller",
     "out=wrong_dtype",
     "out=wrong_device",
+    "out=requires_grad",
     "self=broadcast",
     "method",
     "operator",
