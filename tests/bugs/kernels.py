@@ -835,7 +835,7 @@ KERNELS: Final[dict[str, InKernels]] = {
 PYTHON: Final[dict[str, InPython]] = {
     "converting_moves_keep_memory": InPython(torch.Tensor, "to", _keeps_what_it_converts),
     "unpinned_copy_to_the_host": InPython(torch.Tensor, "to", _pageable, here=True),
-    "vmap_runs_without_autocast": InPython(torch, "vmap", _autocast_off_within),
+    "vmap_runs_without_autocast": InPython(torch.func, "vmap", _autocast_off_within),
     "every_backward_is_refused": InPython(
         torch.autograd, "_engine_run_backward", _raises("0 <= device.index()"), here=True
     ),
