@@ -17,6 +17,8 @@ from conformance.suites.layout import (
     reads,
     rules,
     shared_memory,
+    unfit_targets,
+    variants,
     writes,
 )
 from opinfo.samples import Traits
@@ -105,9 +107,9 @@ SUITE = Suite(
         OpCheck("layout.inputs_intact", lambda t: t.reads_strided, _SHARED),
         OpCheck(writes.BOUNDS, _bounds, _BOUNDS),
         OpCheck(writes.OUT_KEPT, _takes_out, (writes.out_kept,)),
-        OpCheck(writes.OUT_RESIZE, _takes_out, (writes.out_resize,)),
+        OpCheck(unfit_targets.OUT_RESIZE, _takes_out, (unfit_targets.out_resize,)),
         OpCheck(writes.IN_PLACE, lambda t: t.has_inplace and t.writes_self, (writes.in_place,)),
-        OpCheck(VARIANTS, lambda t: t.comparable_variants, (writes.variants,)),
+        OpCheck(VARIANTS, lambda t: t.comparable_variants, (variants.variants,)),
         OpCheck("layout.views", _views, _READS),
         OpCheck(overlap.OVERLAP, _overlap, (overlap.overlap,)),
         OpCheck("layout.expanded_read", _expanded, _READS),

@@ -28,7 +28,8 @@ from conformance.checks.ops.calls import (
 )
 from conformance.checks.ops.context import OpContext
 from conformance.checks.ops.evidence import Evidence
-from conformance.suites.layout.writes import called_and_warned, form_of, on_cpu
+from conformance.suites.layout.unfit_targets import called_and_warned, on_cpu
+from conformance.suites.layout.writes import form_of
 from opinfo.compare import Wrong, outputs_of
 from opinfo.layouts import CONTIGUOUS, Geometry, Layout
 from opinfo.samples import Sample
