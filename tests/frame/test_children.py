@@ -15,11 +15,15 @@ import pytest
 
 from conformance.checks import child
 from conformance.checks.cases import processes
+from conformance.checks.cases.context import CaseContext
+from conformance.checks.cases.exceptions import CheckFailed
 from conformance.checks.cases.processes import DeviceLocator, in_processes
 from conformance.checks.cases.results import Result, group_failure
 from conformance.checks.child import Ended, use_copier
 from conformance.run.fork_client import ForkServer
+from devices import registry
 from devices.failure import Failure, Kind
+from opinfo.device import open_device
 from tests.frame import ranks
 
 RANKS = 4
@@ -82,6 +86,16 @@ def test_a_check_that_fails_in_one_rank_is_the_failure_of_the_group() -> None:
     failure = group_failure(ran(ranks.adds_up, 2))
     assert failure is not None and (failure.rank, failure.kind) == (2, Kind.STATE)
     assert failure.message.startswith("rank 2: the sum of all ranks is wrong: expected 6.0, found")
+
+
+def test_the_checks_and_notes_of_all_ranks_count_if_one_of_them_fails() -> None:
+    opened = open_device(registry.get("cpu"))
+    context = CaseContext(opened, "a test")
+    results = [Result(checks=n, notes=[f"rank {n}"], answered=True, rank=n) for n in range(3)]
+    results[1].failure = Failure(kind=Kind.VALUES, subject="the sum is wrong")
+    with pytest.raises(CheckFailed, match="rank 1: the sum is wrong"):
+        context._taken(results)
+    assert (context.checks, context.notes) == (3, ["rank 0", "rank 1", "rank 2"])
 
 
 @pytest.mark.parametrize(

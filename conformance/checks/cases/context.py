@@ -573,6 +573,8 @@ class CaseContext:
             if result.rank not in lost:
                 self.note_death(result)
         if (failure := group_failure(results, lost)) is not None:
+            self.checks += sum(result.checks for result in results)
+            self.notes += [note for result in results for note in result.notes]
             raise CheckFailed(failure)
         for result in results:
             self._take(result)
