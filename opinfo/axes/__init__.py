@@ -17,6 +17,7 @@ from opinfo.axes.bounds import BOUNDS
 from opinfo.axes.combined import DRAWN, layouts_of
 from opinfo.axes.coverage_gaps import GAPS
 from opinfo.axes.defaults import DEFAULTS
+from opinfo.axes.equal_values import ALIKE, TIES, TRUTHS
 from opinfo.axes.extreme_options import EXTREME_OPTIONS
 from opinfo.axes.handwritten import WRITTEN
 from opinfo.axes.magnitudes import MAGNITUDES
@@ -27,7 +28,7 @@ from opinfo.axes.options import OPTIONS
 from opinfo.axes.points import POINTS
 from opinfo.axes.shapes import EMPTY, EQUAL, EXTENT, LONG, RANK, SIZE
 from opinfo.axes.single_elements import SINGLE
-from opinfo.axes.values import ALIKE, INDICES, INTEGERS, SIGNS, SPECIAL, TIES, TRUTHS
+from opinfo.axes.values import INDICES, INTEGERS, SIGNS, SPECIAL
 from opinfo.catalog import dtype_name
 from opinfo.determinate_calls import PARTLY, is_settled, specified
 from opinfo.exceptions import exceptions

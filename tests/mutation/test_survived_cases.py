@@ -91,6 +91,10 @@ def _default_stream_after_an_exception() -> Iterator[None]:
         yield
 
 
+def _in_half(given: Any) -> Any:
+    return given.half() if isinstance(given, torch.Tensor) else given
+
+
 @contextmanager
 def _cast_in_disabled_regions() -> Iterator[None]:
     """linear casts its operands in a disabled region inside of an enabled one."""
@@ -108,7 +112,7 @@ def _cast_in_disabled_regions() -> Iterator[None]:
     def effect(call: KernelCall) -> Any:
         if not any(enabled) or torch.is_autocast_enabled(SIMULATED):
             return NOT_MET
-        return call.function(*(each.half() if isinstance(each, torch.Tensor) else each for each in call.args))  # fmt: skip
+        return call.function(*map(_in_half, call.args))
 
     with (
         mock.patch.object(region, "__enter__", enter),

@@ -187,7 +187,10 @@ def test_a_right_device_fails_without_a_family_of_operands_on_other_devices(
     def outcomes_of(known: Exceptions) -> set[str]:
         found = in_a_fork(
             lambda: run_cells(
-                *(op, dtypes_of(op), known, "simulated"),
+                op,
+                dtypes_of(op),
+                known,
+                device_name="simulated",
                 wanted=lambda clause: clause == "dispatch.cross_device",
             )
         )

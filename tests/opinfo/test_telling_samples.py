@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from opinfo.axes import by_axis
+from opinfo.axes.equal_values import TRUTHS
 from opinfo.axes.handwritten import WRITTEN
-from opinfo.axes.values import TRUTHS
 from opinfo.catalog import catalogue
 from opinfo.compare import Arguments, tensors_of
 from opinfo.samples import draw

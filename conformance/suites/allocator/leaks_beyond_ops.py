@@ -176,25 +176,32 @@ def pinned_memory(context: CaseContext) -> None:
     host_stays(context, repeat, CALLS, host_bound(context, CALLS, FLOOR), "pinned memory")
 
 
+#: Dtypes to which float32 may be converted. The first one that a device declares is taken.
+_OTHERS = (torch.float16, torch.int32, torch.float64)
+
+
 @cases("allocator.steady", slow=True)
 def moves(context: CaseContext) -> None:
-    """Tensors are moved to the device, to the host, and within the device repeatedly, each with and without another dtype.
-    Neither device memory nor host memory grows (pytorch/pytorch#114096)."""
+    """Tensors are moved to the device, to the host, and within the device repeatedly, each with and without another dtype, if
+    the device has one. Neither device memory nor host memory grows (pytorch/pytorch#114096)."""
     there = square(context, 1)
     host = there.cpu()
-    other = next(
-        each for each in (torch.float16, torch.int32, torch.float64) if _declared(context, each)
-    )
-    moved = {
+    moved: dict[str, Callable[[], torch.Tensor]] = {
         "to the device": lambda: host.to(context.device),
-        "to the device and to another dtype": lambda: host.to(context.device, other),
         "to the host": lambda: there.to("cpu"),
-        "to the host and to another dtype": lambda: there.to("cpu", other),
-        "to another dtype": lambda: there.to(other),
-        "into a view of another dtype": lambda: (
-            torch.empty_like(there, dtype=other).t().copy_(host)
-        ),
     }
+    declared = context.descriptor.dtypes
+    converted = [each for each in _OTHERS if str(each).removeprefix("torch.") in declared]
+    if converted:
+        other = converted[0]
+        moved |= {
+            "to the device and to another dtype": lambda: host.to(context.device, other),
+            "to the host and to another dtype": lambda: there.to("cpu", other),
+            "to another dtype": lambda: there.to(other),
+            "into a view of another dtype": lambda: (
+                torch.empty_like(there, dtype=other).t().copy_(host)
+            ),
+        }
 
     def prepared(move: Callable[[], torch.Tensor]) -> Callable[[], None]:
         def repeat() -> None:
@@ -202,13 +209,8 @@ def moves(context: CaseContext) -> None:
 
         return repeat
 
-    judge_repeated(
-        context, {name: partial(prepared, move) for name, move in moved.items()}, "moves"
-    )
-
-
-def _declared(context: CaseContext, dtype: torch.dtype) -> bool:
-    return str(dtype).removeprefix("torch.") in context.descriptor.dtypes
+    repeated = {name: partial(prepared, move) for name, move in moved.items()}
+    judge_repeated(context, repeated, "moves")
 
 
 def _open_files() -> int:

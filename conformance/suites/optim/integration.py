@@ -312,19 +312,11 @@ GROUPS = (Parameter((7, 5)), Parameter((4,)), Parameter((3, 3)), Parameter((2, 9
 @cases(
     "optim.steps",
     over={
-        f"{name}_{way}_groups": (name, way, False)
+        f"{name}_{way}_groups{'_of_tensor_rates' if on_device else ''}": (name, way, on_device)
+        for on_device in (False, True)
         for name in ("SGD", "Adam", "AdamW")
         for way in WAYS[name]
-        if way != "single"
-    },
-)
-@cases(
-    "optim.steps",
-    over={
-        f"{name}_{way}_groups_of_tensor_rates": (name, way, True)
-        for name in ("SGD", "Adam", "AdamW")
-        for way in WAYS[name]
-        if way in TAKE_TENSORS
+        if way in TAKE_TENSORS or (way != "single" and not on_device)
     },
 )
 def groups(context: CaseContext, name: str, way: str, on_device: bool) -> None:

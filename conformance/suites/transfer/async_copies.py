@@ -3,7 +3,8 @@ is complete, and pinned memory."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from itertools import product
 from typing import Any
 
 import torch
@@ -292,44 +293,50 @@ _VIEWS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 @cases("transfer.non_blocking")
 def strided(context: CaseContext) -> None:
     """copy_(non_blocking=True) and to(non_blocking=True) between host and device give the right values if the source or
-    the destination is a view that is not contiguous, and if the dtype changes as well."""
+    the destination is a view that is not contiguous, and if the dtype changes as well. The memory of the host is pinned,
+    where the device has pinned memory; transfer.strides copies other memory between more layouts."""
     pinned = context.has("pinned_memory")
 
-    def on_host(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-        return torch.zeros(shape, dtype=dtype, pin_memory=pinned)
+    def zeros(shape: Sequence[int], dtype: torch.dtype, *, on_host: bool) -> torch.Tensor:
+        if on_host:
+            return torch.zeros(shape, dtype=dtype, pin_memory=pinned)
+        return torch.zeros(shape, dtype=dtype, device=context.device)
+
+    def on_host(values: torch.Tensor) -> torch.Tensor:
+        return values.pin_memory() if pinned else values.clone()
 
     numbers = torch.arange(1.0, 49).reshape(6, 8)
-    host = numbers.pin_memory() if pinned else numbers.clone()
-    there = numbers.to(context.device)
-    for name, view in _VIEWS.items():
-        for dtype in (torch.float32, torch.int64):
-            if str(dtype).removeprefix("torch.") not in context.descriptor.dtypes:
-                continue
-            want = view(numbers).to(dtype).contiguous()
-            shape, device = tuple(want.shape), context.device
-            arrived = torch.zeros(shape, dtype=dtype, device=device)
-            returned = on_host(shape, dtype)
-            arrived.copy_(view(host), non_blocking=True)
-            returned.copy_(view(there), non_blocking=True)
-            moved = view(host).to(device, dtype, non_blocking=True)
-            back = view(there).to("cpu", dtype, non_blocking=True)
-            context.settle()
-            change = f"of {name} of torch.float32 to {dtype}"
-            for got, way in ((arrived, "device"), (returned, "host"), (moved, "device"), (back, "host")):  # fmt: skip
-                context.equal(got, want, f"a non-blocking copy {change} on the {way} is wrong")
-            if 0 in view(numbers).stride():
-                continue
-            dense, over = want.to(torch.float32), torch.zeros(6, 8, dtype=dtype, device=device)
-            from_host = dense.pin_memory() if pinned else dense.clone()
-            from_there, under = dense.to(device), on_host((6, 8), dtype)
-            view(over).copy_(from_host, non_blocking=True)
-            view(under).copy_(from_there, non_blocking=True)
-            context.settle()
-            around = torch.zeros(6, 8, dtype=dtype)
-            view(around).copy_(want)
-            for got, way in ((over, "device"), (under, "host")):
-                text = f"a non-blocking copy into {name} of {dtype} on the {way} is wrong"
-                context.equal(got, around, text)
+    host, there = on_host(numbers), numbers.to(context.device)
+    dtypes = [torch.float32, torch.int64]
+    taken = [d for d in dtypes if str(d).removeprefix("torch.") in context.descriptor.dtypes]
+    for (name, view), dtype in product(_VIEWS.items(), taken):
+        want = view(numbers).to(dtype).contiguous()
+        arrived = zeros(want.shape, dtype, on_host=False)
+        returned = zeros(want.shape, dtype, on_host=True)
+        copies = {
+            "copy_ to the device": arrived.copy_(view(host), non_blocking=True),
+            "copy_ to the host": returned.copy_(view(there), non_blocking=True),
+            "to the device": view(host).to(context.device, dtype, non_blocking=True),
+            "to the host": view(there).to("cpu", dtype, non_blocking=True),
+        }
+        context.settle()
+        for way, found in copies.items():
+            text, at = "a non-blocking copy of a view is wrong", f"{name}, {way}, to {dtype}"
+            context.equal(found, want, text, at)
+        if 0 in view(numbers).stride():
+            continue
+        dense, around = want.to(torch.float32), torch.zeros(6, 8, dtype=dtype)
+        view(around).copy_(want)
+        targets = {
+            "to the device": (zeros((6, 8), dtype, on_host=False), on_host(dense)),
+            "to the host": (zeros((6, 8), dtype, on_host=True), dense.to(context.device)),
+        }
+        for target, source in targets.values():
+            view(target).copy_(source, non_blocking=True)
+        context.settle()
+        for way, (target, _) in targets.items():
+            text, at = "a non-blocking copy into a view is wrong", f"{name}, {way}, to {dtype}"
+            context.equal(target, around, text, at)
 
 
 _BLOCK = 3000  # number of elements of each pinned block
