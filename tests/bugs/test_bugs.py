@@ -35,9 +35,9 @@ from devices.errors import ConformError
 from devices.simulated.faults import FAULTS as SIMULATED
 from opinfo.catalog import catalogue
 from tests.bugs.conditions import CONDITIONS
+from tests.bugs.device_faults import DEVICE_FAULTS, in_the_device
 from tests.bugs.groups import GROUPS
 from tests.bugs.imitations import effect_of, fit
-from tests.bugs.kernels import DEVICE_FAULTS, in_the_device
 from tests.bugs.large import LARGE
 from tests.bugs.patches import PATCHES, PROPERTIES
 from tests.bugs.trials import fate, outcome_on_cpu

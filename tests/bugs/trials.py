@@ -19,8 +19,9 @@ from opinfo.catalog import catalogue
 from opinfo.device import open_device
 from opinfo.plan import plan_specs
 from tests.bugs import derivatives, imitations
+from tests.bugs.device_faults import DEVICE_FAULTS, in_the_device
 from tests.bugs.groups import GROUPS, noticed_by_groups
-from tests.bugs.kernels import DEVICE_FAULTS, KERNELS, in_the_device
+from tests.bugs.kernels import KERNELS
 from tests.bugs.large import LARGE, is_noticed
 from tests.bugs.patches import patched
 from tests.faulty import NOTICED, clauses_that_fail
